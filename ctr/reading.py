@@ -1,4 +1,4 @@
-"""`read`: raw files as a table, for Python programs."""
+"""What Python programs look at data with: `read`, `draft_spec` and `check`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ctr.features import FeatureSpec, read_table, spec_of
+from ctr.features import FeatureSpec, parse_spec, read_table, spec_of
+from ctr.features.inspect import Check
+from ctr.features.inspect import check as look
+from ctr.features.inspect import draft_spec as draft
+from ctr.model import inputs_of
 
 
 def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec) -> pa.Table:
@@ -32,3 +36,27 @@ def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec
     """
     inputs = [data] if isinstance(data, str | Path) else data
     return read_table(inputs, spec_of(spec) if isinstance(spec, str | Path) else spec)
+
+
+def draft_spec(data: object, *, label: str | None = None) -> FeatureSpec:
+    """A first feature spec for data, as `ctr features init` writes it: `to_yaml` gives its text.
+
+    `data` as for `ctr.train`; `label` names the column of clicks, if its name does not tell. Raises
+    DataError.
+
+    >>> import ctr
+    >>> rows = {"click": [0, 1] * 50, "site": ["news", "shop"] * 50}
+    >>> [field.name for field in ctr.draft_spec(rows, label="click").fields]
+    ['site']
+    """
+    with inputs_of(data) as inputs:
+        return parse_spec(draft(inputs[0], label=label), "the drafted spec")
+
+
+def check(data: object, spec: str | Path | FeatureSpec, *, rows: int = 200_000) -> Check:
+    """Look at the first rows through a spec, as `ctr features check` does: its `fields`, and `warnings`.
+
+    Raises DataError when a column is not there, or there is no good row.
+    """
+    with inputs_of(data) as inputs:
+        return look(spec_of(spec) if isinstance(spec, str | Path) else spec, inputs, rows)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ctr.features import FeatureSpec, load_spec, spec_of
+from ctr.errors import SettingError
+from ctr.features import FeatureSpec, load_spec, parse_spec, spec_of
+from ctr.features.inspect import draft_spec as draft
 from ctr.jobs import require_classes, run, tuned
 from ctr.learn import TrainProgress
-from ctr.model import Model, inputs_of
+from ctr.model import Model, inputs_of, paths_of
 from ctr.settings import TrainJob, taking, with_file
 from ctr.tracking import open_trackers
 
@@ -26,6 +28,7 @@ def train(
     data: object,
     spec: str | Path | FeatureSpec | None = None,
     *,
+    label: str | None = None,
     holdout: object = None,
     model: str | Path | None = None,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
@@ -33,11 +36,13 @@ def train(
 ) -> Model:
     """Train a model on raw rows or a hashed data set, as `ctr train` does.
 
-    `data` and `holdout` are an Arrow table, a frame of pandas (2.2 or newer) or polars, or a path, a folder,
-    a pattern, a URI, or a list of those. `spec` is a feature spec: its path, the name of one that ships with
-    the package, its YAML text, or a `FeatureSpec`; a hashed data set has its own, and so has the model of
-    `warm_start`. A spec that learns (quantiles, counts) learns from `data` first. `model`: the folder that
-    the model is saved to; without it, nothing is written but what settings ask for.
+    `data` and `holdout` are an Arrow table, a frame of pandas (2.2 or newer) or polars, a list of dicts, a
+    dict of lists, or a path, a folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its
+    path, the name of one that ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set
+    has its own, and so has the model of `warm_start`. Without one, `label` names the column of clicks, and
+    the spec is drafted from the first rows (`ctr.draft_spec`); it is `model.spec`. A spec that learns
+    (quantiles, counts) learns from `data` first. `model`: the folder that the model is saved to; without it,
+    nothing is written but what settings ask for.
 
     Nothing is printed, and no signal is handled. `model.metrics` has what the hold-out says, `model.manifest`
     the rest. Raises SettingError for wrong settings, and the errors of `ctr train`.
@@ -52,13 +57,17 @@ def train(
     >>> model.evaluate(rows).auc
     1.0
     """
+    if label is not None and spec is not None:
+        raise SettingError("label is for data without a spec: a spec names its label; leave one of them out.")
     wanted = spec_of(spec) if isinstance(spec, str | Path) else spec
     read_with, warm_start = wanted, settings.get("warm_start")
     if wanted is None and warm_start is not None and Path(warm_start).is_dir():
         read_with = load_spec(warm_start)
-    given = isinstance(data, str | Path | list | tuple)
+    given = paths_of(data) is not None
     with ExitStack() as opened:
         inputs = opened.enter_context(inputs_of(data, read_with))
+        if label is not None:
+            wanted = read_with = parse_spec(draft(inputs[0], label=label), "the drafted spec")
         others = () if holdout is None else opened.enter_context(inputs_of(holdout, read_with))
         values = {"inputs": inputs, "spec": wanted, "holdout": others, **TrainJob.checked(settings)}
         job = TrainJob(

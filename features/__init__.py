@@ -14,7 +14,14 @@ from ctr.features.dataset import (
     shuffled,
     write_dataset,
 )
-from ctr.features.folder import remove_drafts, replace_folder, require_replaceable, scratch_folder
+from ctr.features.folder import (
+    folder_bytes,
+    folder_of_bytes,
+    remove_drafts,
+    replace_folder,
+    require_replaceable,
+    scratch_folder,
+)
 from ctr.features.inputs import input_files, is_glob, is_uri
 from ctr.features.opening import inputs_for, open_source
 from ctr.features.readable import read_dictionary

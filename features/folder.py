@@ -10,9 +10,12 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 from ctr.errors import CtrError
 
@@ -225,3 +228,21 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def folder_bytes(save: Callable[[Path], None]) -> bytes:
+    """The files of the folder that `save` writes, as a zip archive."""
+    with tempfile.TemporaryDirectory(prefix="ctr-") as scratch, BytesIO() as content:
+        save(folder := Path(scratch, "folder"))
+        with ZipFile(content, "w") as archive:
+            for path in sorted(folder.iterdir()):
+                archive.write(path, path.name)
+        return content.getvalue()
+
+
+@contextmanager
+def folder_of_bytes(content: bytes) -> Iterator[Path]:
+    """For the `with` block, the folder that `folder_bytes` took the bytes of."""
+    with tempfile.TemporaryDirectory(prefix="ctr-") as folder, ZipFile(BytesIO(content)) as archive:
+        archive.extractall(folder)
+        yield Path(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -13,6 +13,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import blocks_of
 from ctr.features.first_pass import learn
+from ctr.features.folder import folder_bytes, folder_of_bytes
 from ctr.features.spec import (
     FeatureSpec,
     FittedSpec,
@@ -122,6 +123,12 @@ class Pipeline:
         unfitted = "" if self.is_fitted else ", not fitted"
         return f"<Pipeline, fields: {len(self.spec.fields)}{crosses}, slots: 2**{self.spec.bits}{unfitted}>"
 
+    def __reduce__(self) -> tuple[Callable[[Any], Pipeline], tuple[str | bytes]]:
+        """Pickled as its spec, or as the bytes of its folder."""
+        if self.is_fitted:
+            return _of_bytes, (folder_bytes(self.save),)
+        return Pipeline, (self.spec.to_yaml(),)
+
     @property
     def is_fitted(self) -> bool:
         """Whether it can transform: it has learnt what its spec needs, if that is anything."""
@@ -192,6 +199,11 @@ class Pipeline:
         if _are_dicts(table):  # where other columns than those of the spec would be an error
             table = [{name: row.get(name) for name in transform.columns} for row in table]
         return batch_of(table, transform)
+
+
+def _of_bytes(content: bytes) -> Pipeline:
+    with folder_of_bytes(content) as folder:
+        return Pipeline.load(folder)
 
 
 def spec_of(spec: str | Path) -> FeatureSpec:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
     from ctr.jobs.days import require_days, train_by_days
     from ctr.jobs.early_stopping import EarlyStopping
+    from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
     from ctr.jobs.holdout import PassEvaluations
     from ctr.jobs.outcome import TrainOutcome

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ctr.distributed import ClusterSummary
 from ctr.features import BadRows
 from ctr.learn import TrainResult, TrainSettings
 from ctr.metrics import MetricSummary
@@ -16,6 +15,9 @@ from ctr.optimizers import Optimizer
 from ctr.outputs import printable
 from ctr.ps import without_password
 from ctr.settings import TrainJob
+
+if TYPE_CHECKING:
+    from ctr.distributed import ClusterSummary  # with what training in memory does without
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
-from ctr.distributed import ClusterSummary
 from ctr.errors import CtrError, ModelError
 from ctr.features import BadRows
 from ctr.interrupts import stop_requests
@@ -22,12 +22,24 @@ from ctr.jobs.setup import TrainSetup, set_up
 from ctr.jobs.windows import window_warnings
 from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
-from ctr.model import SEEN, Model, input_digests, note_holdout, seen_rows, too_good, update_manifest
+from ctr.model import (
+    SEEN,
+    Model,
+    input_digests,
+    note_holdout,
+    note_passes,
+    seen_rows,
+    too_good,
+    update_manifest,
+)
 from ctr.progress import Report, progress
 from ctr.settings import TrainJob
 
 Show = Callable[[str], AbstractContextManager[Report]]
 """Shows the progress of a phase of this name until the `with` block ends."""
+
+if TYPE_CHECKING:
+    from ctr.distributed import ClusterSummary  # with what training in memory does without
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
@@ -206,11 +218,14 @@ def _evaluate(
         if summary is None and not stop.is_set():
             with show("evaluation") as report:
                 summary = setup.holdout.evaluate(calibration.model, stop, report)
-            if summary is not None:
-                note_holdout(calibration.model, summary)
-                if setup.job.saved:
-                    update_manifest(calibration.model, saved_to)
-        return _Evaluation(summary, passes.summaries())
+        by_pass = passes.summaries()
+        if by_pass:
+            note_passes(calibration.model, by_pass)
+        if summary is not None and calibration.calibrated is None:
+            note_holdout(calibration.model, summary)
+        if setup.job.saved:
+            update_manifest(calibration.model, saved_to)
+        return _Evaluation(summary, by_pass)
     except CtrError as error:
         return _Evaluation(None, {}, error)
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         require_method,
         require_uncalibrated,
     )
-    from ctr.model.comparison import VALUES_KEPT, Compared, Slices, compare
-    from ctr.model.evaluation import evaluate, note_holdout
+    from ctr.model.comparison import VALUES_KEPT, Compared, Difference, Slices, compare
+    from ctr.model.evaluation import evaluate, note_holdout, note_passes
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.folder import load_optimizer
-    from ctr.model.inputs import inputs_of
+    from ctr.model.inputs import inputs_of, paths_of
     from ctr.model.leakage import DIGESTS, SEEN, input_digests, seen_rows, too_good
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.model import Model

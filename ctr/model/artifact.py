@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from ctr.features import (
     FeatureSpec,
     Slots,
     Transform,
+    folder_of_bytes,
     replace_folder,
     require_replaceable,
     scratch_folder,
@@ -290,3 +291,10 @@ def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, i
     if any(len(each) != first.size for each in tensors) or (first[1:] <= first[:-1]).any():
         raise ModelError(f"{path}: {' and '.join(expected)} do not fit together; train the model again.")
     return tensors
+
+
+def model_of_bytes(content: bytes) -> Model:
+    """The model whose folder `ctr.features.folder_bytes` took the bytes of; it needs no folder."""
+    with folder_of_bytes(content) as folder:
+        model = load_model(folder)
+        return replace(model, dictionary=dictionary_of(model), state=state_of(model), folder=None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import isnan
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,15 @@ def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) 
     metrics = {name: each.to_json() for name, each in {"holdout": summary, **others}.items()}
     model.manifest["metrics"] = {**model.manifest["metrics"], **metrics}
     model.manifest["calibration"] = summary.to_json()["calibration"]
+
+
+def note_passes(model: Model, by_pass: Mapping[int, MetricSummary]) -> None:
+    """Write what the hold-out says after each pass that was evaluated to a model's manifest."""
+    passes = [
+        {"pass": number, "logloss": of.logloss, "auc": None if isnan(of.auc) else of.auc}
+        for number, of in by_pass.items()
+    ]
+    model.manifest["training"] = {**model.manifest["training"], "holdout_by_pass": passes}
 
 
 def labels_of(batch: Batch | Chunk) -> Float32:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeGuard
 
+import numpy as np
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
@@ -17,16 +19,15 @@ TABLE = "table.arrow"
 
 @contextmanager
 def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[str]]:
-    """`data` is a path, folder, pattern or URI, a list of those, or a table: anything that `table_of` takes.
+    """`data` is a path, folder, pattern or URI, a list of those, or rows: anything that `table_of` takes.
 
     A table is written to a temporary file for the block: so it is read as files are, in bounded memory.
     `spec`: what it will be read with; see `check_categories` for what is then wrong with its types. Raises
     DataError for what is none of these, and when there is no room for the file.
     """
-    if isinstance(data, str | Path):
-        yield [str(data)]
-    elif isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):
-        yield [str(each) for each in data]
+    data = table_of(data)
+    if (paths := paths_of(data)) is not None:
+        yield paths
     elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, type):
         with tempfile.TemporaryDirectory(prefix="ctr-table-") as folder:
             path = Path(folder, TABLE)
@@ -50,6 +51,38 @@ def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[st
                 raise
     else:
         raise DataError(
-            "the data: expected a path, a list of paths, an Arrow table, or a frame of pandas (2.2 or"
-            f" newer) or polars, got {type(data).__name__}."
+            "the data: expected a path, a list of paths, an Arrow table, a frame of pandas (2.2 or newer) or"
+            f" polars, a list of dicts, or a dict of lists, got {type(data).__name__}."
         )
+
+
+def paths_of(data: object) -> list[str] | None:
+    """The paths that data names: one, or a list of them; None for other data."""
+    if isinstance(data, str | Path):
+        return [str(data)]
+    if isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):
+        return [str(each) for each in data]
+    return None
+
+
+def is_table(data: object) -> TypeGuard[Mapping[str, Sequence[object]]]:
+    """Whether data is a dict of columns: each a list or an array."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return all(isinstance(each, list | tuple | np.ndarray) for each in data.values())
+
+
+def table_of(data: object) -> object:
+    """A dict of lists, or a list of dicts, as an Arrow table; other data as it is.
+
+    A column that a dict lacks is missing in its row. Raises DataError for columns of several types.
+    """
+    try:
+        if is_table(data):
+            return pa.table(dict(data))
+        if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+            names = dict.fromkeys(name for row in data for name in row)
+            return pa.table({name: [row.get(name) for row in data] for name in names})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(f"the rows: they are no table ({error}).") from None
+    return data

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+import numpy as np
+
+from ctr.defaults import MOST_BAD
 from ctr.errors import DataError, ModelError
 from ctr.features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from ctr.features.windows import ServedHistory, Windows
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from ctr.model.explanation import Explanation
 
 
+_SCORED_ROWS = 65_536
+"""Examples of files that are scored at a time."""
 _SEEN_BY_WINDOWS = 4
 """So many times the rows of training at most, as some of theirs may be held out, or of earlier data."""
 
@@ -87,11 +92,40 @@ class Model:
             f"<Model {self.id}, slots: 2**{self.spec.bits}, non-zero weights: {self.linear.weights.size:,}>"
         )
 
-    def __reduce__(self) -> str:
-        raise TypeError(
-            "a Model cannot be pickled or copied: keep it by model.save(folder), and load it by "
-            "ctr.load_model(folder)."
+    def _repr_html_(self) -> str:
+        """The model as a notebook shows it."""
+        columns = ("examples", "logloss", "normalized_entropy", "auc", "calibration")
+        head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in ("", *columns))
+        rows = "".join(
+            f"<tr><th>{name}</th>"
+            + "".join(f"<td>{'-' if (value := of[key]) is None else f'{value:,.5g}'}</td>" for key in columns)
+            + "</tr>"
+            for name, of in self.metrics.items()
         )
+        optimizer = ", ".join(f"{k}={v}" for k, v in self.manifest.get("optimizer", {}).items())
+        return (
+            f"<b>Model {self.id}</b>: {self.linear.weights.size:,} non-zero weights in 2**{self.spec.bits} "
+            f"slots; {optimizer}<table><tr>{head}</tr>{rows}</table>"
+        )
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Model], tuple[bytes]]:
+        """Pickled as the bytes of its folder."""
+        from ctr.features import folder_bytes
+        from ctr.model.artifact import model_of_bytes
+
+        return model_of_bytes, (folder_bytes(self.save),)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """What is known of its quality: `progressive` validation or `training` rows, and `holdout` rows."""
+        return dict(self.manifest.get("metrics", {}))
+
+    @property
+    def history(self) -> dict[str, list[dict[str, float]]]:
+        """Log loss while it was trained: by `examples` of the first pass, and of the hold-out by `pass`."""
+        training = self.manifest.get("training", {})
+        curve = [{"examples": n, "logloss": loss} for n, loss in training.get("learning_curve", ())]
+        return {"progressive": curve, "holdout": list(training.get("holdout_by_pass", ()))}
 
     @property
     def id(self) -> str:
@@ -106,9 +140,10 @@ class Model:
     def predict(self, examples: Batch | Chunk | object) -> Float32:
         """The click probability of each example, float32[n].
 
-        Examples are hashed ones, or raw ones: a list of rows, each a mapping of column to value, or a table
-        that gives itself as Arrow (a `pyarrow.Table`, a frame of pandas or polars). In a row, a column that
-        is absent or None is a missing value; a table has to have all columns, and may have others.
+        Examples are hashed ones, or raw ones: a list of rows, each a mapping of column to value; a table that
+        gives itself as Arrow (a `pyarrow.Table`, a frame of pandas or polars); a dict of columns; or files: a
+        path, a folder, a pattern, a URI, or a list of those, whose rows need no label. In a row, a column
+        that is absent or None is a missing value; a table has to have all columns, and may have others.
 
         With windows, a list of rows is a request, as to a server: each row has the features of this moment,
         and counts for no other. A table is a log that goes on from what the windows know: its rows come in
@@ -125,7 +160,14 @@ class Model:
 
         They are those of `predict`: after calibration, if the model has one.
         """
-        return self.log_odds(self.linear.margins(self._hashed(examples)))
+        from ctr.model.inputs import is_table, paths_of, table_of
+
+        if (paths := paths_of(examples)) is not None:
+            source = open_source(paths, self.spec, labels="ignored", windows=self.windows_after())
+            parts = [self.margins(batch) for batch in source.batches(_SCORED_ROWS)]
+            return np.concatenate([np.empty(0, np.float32), *parts])
+        hashed = self._hashed(table_of(examples) if is_table(examples) else examples)
+        return self.log_odds(self.linear.margins(hashed))
 
     def log_odds(self, margins: Float32) -> Float32:
         """The log-odds of a click, float32[n], of sums of weights: calibrated, if the model is."""
@@ -173,16 +215,29 @@ class Model:
             )
         return None if self.windows is None else self.windows.copy()
 
-    def evaluate(self, data: object) -> MetricSummary:
+    def evaluate(
+        self,
+        data: object,
+        *,
+        on_bad_rows: Literal["fail", "skip"] = "fail",
+        max_bad_fraction: float = MOST_BAD,
+    ) -> MetricSummary:
         """How well the model predicts labelled raw rows or a hashed data set: see `ctr.model.inputs_of`.
 
-        Raises DataError for what is no such data, and for a bad row.
+        `ctr.evaluate` tells more. Raises DataError for what is no such data, and for a bad row.
         """
         from ctr.model.evaluation import evaluate  # which knows models
         from ctr.model.inputs import inputs_of
 
         with inputs_of(data, self.spec) as inputs:
-            return evaluate(self, open_source(inputs, self.spec, windows=self.windows_after())).summary()
+            source = open_source(
+                inputs,
+                self.spec,
+                on_bad_rows=on_bad_rows,
+                max_bad_fraction=max_bad_fraction,
+                windows=self.windows_after(),
+            )
+            return evaluate(self, source).summary()
 
     def calibrate(self, data: object, method: Method, *, replace: bool = False) -> Model:
         """The same model with its probabilities fitted to labelled rows that it was not trained on.
@@ -242,17 +297,23 @@ class Model:
         rows = [each.get("rows") or 0 for each in (training, *training.get("lineage", ()))]
         return window_names(self.spec, _SEEN_BY_WINDOWS * (sum(rows) or 1e6))
 
-    def explain(self, row: Mapping[str, object]) -> Explanation:
+    @overload
+    def explain(self, data: Mapping[str, object]) -> Explanation: ...
+    @overload
+    def explain(self, data: object, rows: int = 3) -> Explanation | list[Explanation]: ...
+    def explain(self, data: object, rows: int = 3) -> Explanation | list[Explanation]:
         """What each feature of a row adds to its prediction: `contributions`, the most telling first.
 
-        A row is a mapping of columns to values, as `predict` takes it; one of several of them is
-        `rows[0]`, of a table `table.slice(0, 1).to_pylist()[0]`. Raises DataError as `predict` does.
+        A row is a mapping of columns to values, as `predict` takes it. Of other data (a dict of columns among
+        them), the first `rows` are explained, as a list. Raises DataError as `predict` does.
         """
-        from ctr.model.explanation import explain_row  # which knows models
+        from ctr.model.explanation import explain, explain_row  # which know models
+        from ctr.model.inputs import inputs_of, is_table
 
-        if not isinstance(row, Mapping):
-            raise DataError(f"the row: expected a mapping of columns to values, got {type(row).__name__}.")
-        return explain_row(self, row)
+        if isinstance(data, Mapping) and not is_table(data):
+            return explain_row(self, data)
+        with inputs_of(data) as inputs:
+            return list(explain(self, inputs, rows))
 
     def dictionary_table(self) -> pa.Table | None:
         """The features that the model's data set had texts for (`ctr.features.read_dictionary`), or None.

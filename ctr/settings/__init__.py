@@ -6,6 +6,7 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.settings.arguments import taking
+    from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
     from ctr.settings.setting import Setting, Settings, bounds
     from ctr.settings.train import TrainJob

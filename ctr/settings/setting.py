@@ -63,12 +63,7 @@ class Settings(BaseModel):
     Raises SettingError, which names the setting as its user writes it, for an unknown one and a wrong value.
     """
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        protected_namespaces=(),
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @classmethod
     def described(cls) -> dict[str, tuple[FieldInfo, Setting]]:

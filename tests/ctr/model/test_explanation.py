@@ -122,8 +122,10 @@ def test_a_row_of_a_program(model: Model) -> None:
         model.explain({"price": "much"})
     with pytest.raises(DataError, match="colour"):
         model.explain({"colour": "red"})
-    with pytest.raises(DataError, match=r"a mapping of columns to values, got list"):
-        model.explain([row])
+    (listed,) = model.explain([row])
+    assert listed.prediction == pytest.approx(found.prediction, abs=1e-6)
+    with pytest.raises(DataError, match=r"a list of dicts, or a dict of lists, got int"):
+        model.explain(7)
 
 
 def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:

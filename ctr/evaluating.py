@@ -1,0 +1,67 @@
+"""`evaluate`, `compare` and `report`: how good models are, for Python programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ctr.errors import ModelError
+from ctr.jobs import Evaluation, evaluate_models
+from ctr.model import Model, inputs_of, load_model
+from ctr.outputs import printable
+from ctr.report import EvaluatedModel, require_report, write_report
+from ctr.settings import EvaluateJob, taking
+
+_OWN = ("inputs", "model")
+
+
+@taking(EvaluateJob, but=_OWN)
+def evaluate(model: Model | str | Path, data: object, **settings: Any) -> Evaluation:
+    """How well a model, or the one in this folder, predicts labelled rows, as `ctr evaluate` tells.
+
+    `data` as for `ctr.train`. The result has a `summary` of metrics, `slices` by the columns `by`, `bad_rows`
+    and `warnings`. Raises SettingError, DataError and ModelError.
+
+    >>> import ctr
+    >>> rows, spec = ctr.datasets.ads(2_000)
+    >>> found = ctr.evaluate(ctr.train(rows, spec), rows, by=["site"])
+    >>> found.summary.examples, len(found.slices["site"].by_value) > 1
+    (2000, True)
+    """
+    return compare([model], data, **settings)[0]
+
+
+@taking(EvaluateJob, but=_OWN)
+def compare(models: Sequence[Model | str | Path], data: object, **settings: Any) -> list[Evaluation]:
+    """Evaluate models on the same rows: `against_first` is how each differs from the first one.
+
+    Otherwise as `ctr.evaluate`. Raises ModelError without any model.
+    """
+    if not models:
+        raise ModelError("there is no model to evaluate: give one or more.")
+    loaded = [each if isinstance(each, Model) else load_model(each) for each in models]
+    folders = [Path(str(number)) for number in range(len(loaded))]
+    with inputs_of(data) as inputs:
+        values = {"inputs": inputs, "model": folders, **EvaluateJob.checked(settings)}
+        return evaluate_models(loaded, EvaluateJob(**values))
+
+
+def report(evaluations: Evaluation | Sequence[Evaluation], file: str | Path, data: object = None) -> None:
+    """Write what `ctr.evaluate` or `ctr.compare` found as one HTML page, as `ctr evaluate --report` does.
+
+    `data`: raw rows whose values give features their texts. Raises DataError where that is not possible.
+    """
+    require_report()
+    every = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    pages = [
+        EvaluatedModel(
+            printable(each.model.folder or each.model.id),
+            each.to_json(),
+            each.model.manifest,
+            each.model.weights(data),
+            each.model.spec.scales,
+        )
+        for each in every
+    ]
+    write_report(Path(file), pages, every[0].inputs)

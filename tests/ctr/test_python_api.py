@@ -1,0 +1,166 @@
+"""What `import ctr` gives to a Python program."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import ctr
+import ctr.evaluating
+import ctr.reading
+from ctr.errors import DataError, ModelError, SettingError
+from ctr.features import Pipeline
+from tests.command_line import Cli
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, object]]:
+    """1,200 rows of a site that tells clicks, and of a price."""
+    rng = np.random.default_rng(3)
+    clicks = rng.random(1_200) < 0.4
+    return [
+        {"click": int(click), "site": "shop" if click ^ (k % 5 == 0) else "news", "price": (k % 97) / 8}
+        for k, click in enumerate(clicks)
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(rows: list[dict[str, object]]) -> ctr.Model:
+    return ctr.train(rows, label="click", holdout_fraction=0.25, epochs=3)
+
+
+def test_the_names_of_the_package_are_there() -> None:
+    names = {"read", "train", "evaluate", "compare", "draft_spec", "check", "load_spec", "load_model"}
+    assert names <= set(dir(ctr))
+    assert all(callable(getattr(ctr, name)) for name in names)
+    assert doctest.testmod(ctr.evaluating).failed == doctest.testmod(ctr.reading).failed == 0
+
+
+def test_a_function_has_all_settings_of_its_command() -> None:
+    parameters = inspect.signature(ctr.train).parameters
+    assert {"store", "workers", "checkpoint", "scale", "on_bad_rows", "settings", "track"} <= set(parameters)
+    assert (parameters["epochs"].default, parameters["spec"].default) == (1, None)
+    text = ctr.train.__doc__ or ""
+    assert "forget: With warm_start: the share" in text
+    assert "--" not in text
+    assert {"by", "unweighted", "on_bad_rows"} <= set(inspect.signature(ctr.evaluate).parameters)
+
+
+def test_all_kinds_of_data_are_the_same(rows: list[dict[str, object]], tmp_path: Path) -> None:
+    table = pa.Table.from_pylist(rows)
+    spec = ctr.draft_spec(table, label="click")
+    file = tmp_path / "rows.parquet"
+    table.to_pandas().to_parquet(file)
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    kinds: list[object] = [
+        rows,
+        columns,
+        table,
+        pd.DataFrame(columns),
+        pl.DataFrame(columns),
+        file,
+        [str(file)],
+    ]
+    models = [ctr.train(data, spec) for data in kinds]
+    assert len({model.id for model in models}) == 1
+    expected = models[0].predict([{k: v for k, v in row.items() if k != "click"} for row in rows])
+    for data in kinds[1:]:
+        np.testing.assert_array_equal(models[0].predict(data), expected)
+        assert models[0].evaluate(data) == models[0].evaluate(table)
+        shown = models[0].explain(data, rows=2)
+        assert isinstance(shown, list)
+        assert [each.prediction for each in shown] == pytest.approx(expected[:2].tolist(), rel=1e-5)
+    with pytest.raises(DataError, match="the rows: they are no table"):
+        ctr.train([{"click": 1, "site": "a"}, {"click": "no", "site": 1.5}], spec)
+
+
+def test_without_a_spec_one_is_drafted_and_kept(model: ctr.Model, rows: list[dict[str, object]]) -> None:
+    assert {field.name for field in model.spec.fields} == {"site", "price"}
+    assert model.predict([{"site": "shop"}, {"site": "news"}])[0] > 0.5
+    with pytest.raises(SettingError, match="a spec names its label"):
+        ctr.train(rows, model.spec, label="click")
+    with pytest.raises(DataError, match="clicked"):
+        ctr.train(rows, label="clicked")
+
+
+def test_a_model_says_what_it_is(model: ctr.Model, rows: list[dict[str, object]]) -> None:
+    assert model.metrics["holdout"]["examples"] == 300
+    assert model.metrics["progressive"]["examples"] == 900
+    assert [each["pass"] for each in model.history["holdout"]] == [1, 2]
+    assert model.history["holdout"][0]["logloss"] > 0
+    assert model.id in model._repr_html_()
+    assert "<th>holdout</th><td>300</td>" in model._repr_html_()
+
+
+def test_models_and_pipelines_are_pickled_by_their_bytes(
+    model: ctr.Model, rows: list[dict[str, object]], tmp_path: Path
+) -> None:
+    model.save(tmp_path / "model")
+    for each in (model, ctr.load_model(tmp_path / "model")):
+        again = pickle.loads(pickle.dumps(each))
+        assert (again.id, again.manifest["metrics"]) == (model.id, model.manifest["metrics"])
+        np.testing.assert_array_equal(again.predict(_cells(rows)), model.predict(_cells(rows)))
+        again.save(tmp_path / "again")
+        for file in (tmp_path / "model").iterdir():
+            assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+    table = pa.Table.from_pylist(rows)
+    pipeline = Pipeline(model.spec)
+    same = pickle.loads(pickle.dumps(pipeline))
+    assert (same.transform(table) != pipeline.transform(table)).nnz == 0
+
+
+def _cells(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [{"site": row["site"], "price": row["price"]} for row in rows[:50]]
+
+
+def test_models_are_evaluated_and_compared(
+    model: ctr.Model, rows: list[dict[str, object]], tmp_path: Path
+) -> None:
+    other = ctr.train(rows, model.spec, l1=30.0)
+    first, second = ctr.compare([model, other], rows, by=["site"])
+    assert first.against_first is None
+    assert second.against_first is not None
+    assert second.against_first.logloss == pytest.approx(second.summary.logloss - first.summary.logloss)
+    assert set(first.slices["site"].by_value) == {"news", "shop"}
+    assert ctr.evaluate(model, rows).summary == first.summary
+    bad = [*rows, {"click": 7, "site": "a", "price": 1.0}]
+    with pytest.raises(DataError, match='use on_bad_rows="skip" or "quarantine"'):
+        ctr.evaluate(model, bad)
+    assert ctr.evaluate(model, bad, on_bad_rows="skip").bad_rows.count == 1
+    with pytest.raises(SettingError, match="there is no setting bye; is by meant"):
+        ctr.evaluate(model, rows, bye=["site"])
+    with pytest.raises(ModelError, match="no model to evaluate"):
+        ctr.compare([], rows)
+
+
+def test_a_job_through_redis_with_a_file_of_settings(
+    rows: list[dict[str, object]], model: ctr.Model, tmp_path: Path, cli: Cli
+) -> None:
+    settings = tmp_path / "s.yaml"
+    settings.write_text("command: train\nversion: 1\noptions:\n  alpha: 0.3\n  checkpoint-every: 5m\n")
+    trained = ctr.train(
+        rows,
+        model.spec,
+        settings=settings,
+        store="embedded://?shards=1",
+        consistency="bsp",
+        model=tmp_path / "model",
+        track=[str(tmp_path / "runs")],
+    )
+    assert trained.manifest["optimizer"]["alpha"] == 0.3
+    assert trained.manifest["training"]["inputs"] == ["a table"]
+    assert ctr.load_model(tmp_path / "model").id == trained.id
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    settings.write_text("command: train\nversion: 1\noptions:\n  alpha: -1\n")
+    with pytest.raises(SettingError, match=r"s.yaml:4: alpha is -1: give a number of at least 0"):
+        ctr.train(rows, model.spec, settings=settings)
+    with pytest.raises(SettingError, match="checkpoint, resume, filters and consistency ssp and asp need"):
+        ctr.train(rows, model.spec, consistency="ssp")
