@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -58,11 +57,10 @@ class Ranks:
             owners = {int(rank): owner.decode() for rank, owner in pairs(its_owners).items()}
             live = {member.decode() for member in leases}
             early = monotonic() < self._began + self._record.lease_s
-            share = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
-            owned = {rank for rank, owner in owners.items() if owner == worker} if worker in live else set()
-            changes = dict.fromkeys(share.take, worker) | dict.fromkeys(share.give, "")
+            changes = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
+            owned = sorted(rank for rank, owner in (owners | changes).items() if owner == worker)
             commands = [("HSET", key.rank_owners, rank, owner) for rank, owner in changes.items()]
-            return commands, sorted((owned | set(share.take)) - set(share.give))
+            return commands, owned if worker in live else []
 
         reads: list[Command] = [
             ("HGETALL", key.rank_owners),
@@ -118,28 +116,20 @@ class Ranks:
         return [("ZADD", key, round_, f"{kind}{rank}") for rank, round_ in enumerate(pushed) for kind in "sp"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankShare:
-    """What one worker does to the ranks now."""
-
-    take: tuple[int, ...]
-    give: tuple[int, ...]
-
-
 def share_ranks(
     worker: str, owners: Mapping[int, str], ranks: int, live: Collection[str], *, reserve_untouched: bool
-) -> RankShare:
-    """What `worker` takes of the ranks that are free, or gives up.
+) -> dict[int, str]:
+    """What changes in `owners`: the free ranks that `worker` claims, or one that it gives up, as "".
 
-    `owners` names the worker that last took each rank, "" for a rank that was given up; a rank is free when
-    that worker is not `live`. The workers with the fewest ranks take; one that has two more than another
-    gives one up when none is free. So every rank finds an owner and the numbers come to differ by one at
-    most, whoever comes and goes. With `reserve_untouched`, ranks that never had an owner go to workers
-    without any, so that the first worker leaves some for those still on their way.
+    `owners` has the worker that last claimed each rank, or "" for a rank that was given up; a rank is free if
+    that worker is not `live`. The workers with the fewest ranks claim; a worker with two more than another
+    gives one up if none is free. So every rank gets an owner, and the numbers come to differ by one at most,
+    whoever comes and goes. With `reserve_untouched`, ranks that never had an owner go to workers without any,
+    so that the first worker leaves some for those still on their way.
     """
     counts = dict.fromkeys(live, 0)
     if worker not in counts:
-        return RankShare((), ())
+        return {}
     free = []
     for rank in range(ranks):
         owner = owners.get(rank)
@@ -148,15 +138,13 @@ def share_ranks(
         else:
             free.append(rank)
     mine = counts.pop(worker)
-    if not free:
-        if counts and mine - min(counts.values()) >= 2:
-            return RankShare((), (max(rank for rank, owner in owners.items() if owner == worker),))
-        return RankShare((), ())
-    take: list[int] = []
+    if not free and counts and mine - min(counts.values()) >= 2:
+        return {max(rank for rank, owner in owners.items() if owner == worker): ""}
+    claimed: dict[int, str] = {}
     for rank in free:
         if mine > min(counts.values(), default=ranks):
             break
         if mine == 0 or not reserve_untouched or rank in owners:
-            take.append(rank)
+            claimed[rank] = worker
             mine += 1
-    return RankShare(tuple(take), ())
+    return claimed

@@ -106,8 +106,12 @@ class RecordStore:
         with self._writing:
             self._number += 1
             attempt = _Attempt(self, names, decide)
+            watched = [self._records, self._keys.windows.facts]
             try:
-                while not self._try(attempt):
+                while True:
+                    with self._outage.guard():
+                        if self._connection.update(watched, attempt.reads, attempt.decide):
+                            return
                     self._take_turn()
             except StoreError as error:
                 if attempt.is_sent and not isinstance(error.__cause__, ServerError):
@@ -147,22 +151,16 @@ class RecordStore:
             )
         return head, values
 
-    def _try(self, attempt: _Attempt) -> bool:
-        with self._outage.guard():
-            watched = [self._records, self._keys.windows.facts]
-            return self._connection.update(watched, attempt.reads, attempt.decide)
-
     def _take_turn(self) -> None:
         """Wait until nobody else has the turn, and take it."""
-        patience = Patience(_TURN_S, _PAUSE_S, longest=_LONGEST_PAUSE)
-        while not self._has_turn():
-            patience.pause(self._no_turn)  # outside of the guard: the server answers
-
-    def _has_turn(self) -> bool:
         take: Command = ("SET", self._turn, self._id, "NX", "PX", _TURN_MS)
-        with self._outage.guard():
-            _, owner = self._connection.ask(take, ("GET", self._turn))
-        return bool(owner == self._id)
+        patience = Patience(_TURN_S, _PAUSE_S, longest=_LONGEST_PAUSE)
+        while True:
+            with self._outage.guard():
+                _, owner = self._connection.ask(take, ("GET", self._turn))
+            if owner == self._id:
+                return
+            patience.pause(self._no_turn)  # outside of the guard: the server answers
 
     def _no_turn(self) -> StoreError:
         return StoreError(

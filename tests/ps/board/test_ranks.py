@@ -27,13 +27,14 @@ def test_ranks_are_shared_evenly_whoever_comes_and_goes(
 
     def claim(worker: str, *, reserve_untouched: bool) -> bool:
         before = sum(owner == worker for owner in owners.values())
-        share = share_ranks(worker, owners, ranks, live, reserve_untouched=reserve_untouched)
-        assert not any(owners.get(rank) in live for rank in share.take)
-        assert all(owners[rank] == worker for rank in share.give)
-        assert before - len(share.give) >= min(before, 1)
-        owners.update(dict.fromkeys(share.take, worker))
-        owners.update(dict.fromkeys(share.give, ""))
-        return bool(share.take or share.give)
+        changes = share_ranks(worker, owners, ranks, live, reserve_untouched=reserve_untouched)
+        given_up = [rank for rank, owner in changes.items() if owner == ""]
+        assert not any(owners.get(rank) in live for rank in changes if rank not in given_up)
+        assert all(owners[rank] == worker for rank in given_up)
+        assert set(changes.values()) <= {worker, ""}
+        assert before - len(given_up) >= min(before, 1)
+        owners.update(changes)
+        return bool(changes)
 
     for number, (event, who) in enumerate(events):
         if event == "join":
@@ -43,7 +44,7 @@ def test_ranks_are_shared_evenly_whoever_comes_and_goes(
         elif live:
             claim(live[who % len(live)], reserve_untouched=reserve)
     if not live:
-        assert share_ranks("nobody", owners, ranks, live, reserve_untouched=False).take == ()
+        assert share_ranks("nobody", owners, ranks, live, reserve_untouched=False) == {}
         return
     for _ in range(4 * ranks + 2):  # then all ask now and then
         changes = [claim(worker, reserve_untouched=False) for worker in live]
