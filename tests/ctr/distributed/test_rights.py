@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -13,11 +14,12 @@ import redis
 
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
-from ctr.ps import Filters
+from ctr.ps import Filters, JobBoard, RedisStore, parse_redis_url
+from ctr.ps.status import StoreObserver
 from ctr.workers.description import JobDescription
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import describe, source_of
-from tests.ps.redis_servers import needs_redis
+from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
 
@@ -75,3 +77,17 @@ def test_a_right_that_lacks_is_named(url_of: UrlOf, job_data: Path, lacking: str
     job = describe(job_data, workers=1, chunk=1_000, consistency="ssp", filters=FILTERS)
     with pytest.raises(StoreError, match=rf"'{lacking}'.*docs/redis.md has a list"):
         trained(job, url_of(f"-{lacking}"))
+
+
+def test_the_listed_rights_are_enough_on_a_cluster(start_redis: StartRedis) -> None:
+    assert LISTED is not None
+    servers = start_redis(shards=2)
+    for server in servers.servers:
+        server.call("ACL", "SETUSER", "limited", "on", ">pw", *LISTED[1].split())
+    url = parse_redis_url(f"redis+cluster://limited:pw@{servers.url.rpartition('@')[2]}")
+    store = RedisStore(url, bits=12, width=2)
+    with closing(JobBoard(url)) as board:
+        board.create("job", b"", shards=2)
+        assert board.queue.claim(board.leases.register("here")) is not None
+        assert StoreObserver(url).look().whole
+    store.drop()
