@@ -10,7 +10,7 @@ from ctr.errors import ModelError
 from ctr.jobs import Evaluation, evaluate_models
 from ctr.model import Model, inputs_of, load_model
 from ctr.outputs import printable
-from ctr.report import EvaluatedModel, require_report, write_report
+from ctr.pages import EvaluatedModel, require_report, write_report
 from ctr.settings import EvaluateJob, taking
 
 _OWN = ("inputs", "model")

@@ -109,7 +109,7 @@ def evaluate(
 
 def _require_page(page: Path, inputs: Sequence[str]) -> None:
     """Raise what is wrong with the place of a report, or with what makes it, before any work."""
-    from ctr.report import require_report
+    from ctr.pages import require_report
 
     if page.suffix not in {".html", ".htm"}:
         raise typer.BadParameter(f"--report {page}: the report is a page; give a name that ends in .html.")
@@ -122,7 +122,7 @@ def _require_page(page: Path, inputs: Sequence[str]) -> None:
 def _write_page(
     page: Path, inputs: Sequence[str], models: Mapping[Path, Model], facts: dict[str, Any]
 ) -> None:
-    from ctr.report import EvaluatedModel, write_report
+    from ctr.pages import EvaluatedModel, write_report
 
     every = [facts, *facts["others"]]
     evaluated = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ctr.progress import Report, progress
 
 if TYPE_CHECKING:
-    from ctr.tune import Progress
+    from ctr.search import Progress
 
 
 class SearchShown:

@@ -27,10 +27,10 @@ from ctr.outputs import beside, replace_file, require_apart, require_no_part, re
 from ctr.table import table
 
 if TYPE_CHECKING:
+    from ctr.crosses import Suggestion
     from ctr.features import ExampleSource, FeatureSpec
     from ctr.features.readers import RowChoice
-    from ctr.suggest import Suggestion
-    from ctr.tune import RawRows, Tried, Tuned
+    from ctr.search import RawRows, Tried, Tuned
 
 _SHOWN = 5
 _HELD_OUT = 0.2
@@ -132,9 +132,9 @@ def tune(
     from ctr.features import open_source
     from ctr.features.spec import load_spec
     from ctr.interrupts import stop_requests
+    from ctr.search import require_optuna, require_plot, write_plot
+    from ctr.search import tune as find
     from ctr.settings import NamedSpec, write_settings
-    from ctr.tune import require_optuna, require_plot, write_plot
-    from ctr.tune import tune as find
 
     require_optuna()
     if "-" in inputs:
@@ -220,7 +220,7 @@ def _raw_rows(
 ) -> RawRows | None:
     """How raw rows are read through other specs; bad ones are counted elsewhere."""
     from ctr.features import load_spec
-    from ctr.tune import RawRows
+    from ctr.search import RawRows
 
     return RawRows.of(
         source,
@@ -272,9 +272,9 @@ def _suggested(
     workers: int,
 ) -> Suggestion:
     """Crosses found in the rows that trials learn from."""
+    from ctr.crosses import suggest_crosses
     from ctr.features import load_spec
     from ctr.progress import progress
-    from ctr.suggest import suggest_crosses
 
     total = source.count_rows() if rows is None else min(rows, source.count_rows())
     with progress("trying crosses") as show:
@@ -304,7 +304,7 @@ def _write_spec(file: Path, suggestion: Suggestion, crosses: int) -> None:
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:
-    from ctr.tune import scales_in_words
+    from ctr.search import scales_in_words
 
     heads = (
         "trial",

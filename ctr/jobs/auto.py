@@ -12,8 +12,8 @@ from ctr.features import DatasetSource, ExampleSource, is_dataset
 from ctr.features.dataset import read_manifest
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
+from ctr.search import Progress, RawRows, Tuned, tune
 from ctr.settings import TrainJob
-from ctr.tune import Progress, RawRows, Tuned, tune
 
 AUTO_TRIALS = 30
 _MOST_ROWS = 500_000

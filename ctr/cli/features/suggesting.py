@@ -16,7 +16,7 @@ from ctr.errors import DataError
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
 
 if TYPE_CHECKING:
-    from ctr.suggest import Suggestion
+    from ctr.crosses import Suggestion
 
 
 def suggest(
@@ -51,9 +51,9 @@ def suggest(
 
     Example: `ctr features suggest --spec criteo day1.tsv --out crossed.yaml`
     """
+    from ctr.crosses import suggest_crosses
     from ctr.features import load_spec
     from ctr.progress import progress
-    from ctr.suggest import suggest_crosses
 
     if out.exists():
         raise DataError(f"{out}: there is such a file already; give another name, or remove it.")

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ctr.jobs import TrainOutcome
+    from ctr.search import Tuned
     from ctr.settings import TrainJob
-    from ctr.tune import Tuned
 
 
 def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
@@ -21,7 +21,7 @@ def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
     from ctr.cli.search_progress import showing_search
     from ctr.interrupts import stop_requests
     from ctr.jobs import require_places, tuned
-    from ctr.tune import described, require_optuna
+    from ctr.search import described, require_optuna
 
     require_optuna()
     require_places(job)

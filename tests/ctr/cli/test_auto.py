@@ -11,8 +11,8 @@ import ctr
 from ctr.errors import ModelError
 from ctr.features import RawSource, load_spec, write_dataset
 from tests.command_line import Cli
-from tests.ctr.tune.conftest import SPEC, hashed, log
-from tests.ctr.tune.test_scales import FIELDS, mixed
+from tests.ctr.search.conftest import SPEC, hashed, log
+from tests.ctr.search.test_scales import FIELDS, mixed
 from tests.features.dataset.test_fields import FORMAT_1
 
 __all__ = ["hashed", "log", "mixed"]

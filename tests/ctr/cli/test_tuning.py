@@ -11,7 +11,7 @@ import yaml
 
 import ctr
 from tests.command_line import Cli, Finished
-from tests.ctr.tune.conftest import SPEC, hashed, log
+from tests.ctr.search.conftest import SPEC, hashed, log
 
 __all__ = ["hashed", "log"]
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.crosses import kernels
+from ctr.crosses.values import Values
 from ctr.features.threads import Threads
-from ctr.suggest import kernels
-from ctr.suggest.values import Values
 
 ALPHA, BETA, L2 = np.float32(0.05), np.float32(1), np.float32(20)
 """How crosses are learnt: of alpha 0.025, 0.05 and 0.1, and l2 5, 20 and 50, all much alike, the best."""

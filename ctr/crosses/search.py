@@ -18,12 +18,12 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.crosses.candidates import Candidate, Known, fields_of, pairs, triples
+from ctr.crosses.margins import Margins, with_crosses
+from ctr.crosses.rows import Rows
+from ctr.crosses.scorer import Score, Scorer
+from ctr.crosses.values import Values, cross_values
 from ctr.features.threads import Threads
-from ctr.suggest.candidates import Candidate, Known, fields_of, pairs, triples
-from ctr.suggest.margins import Margins, with_crosses
-from ctr.suggest.rows import Rows
-from ctr.suggest.scorer import Score, Scorer
-from ctr.suggest.values import Values, cross_values
 
 MOST_CROSSES = 20
 """The eighths of Criteo's first 48,000 rows gain 4.2 nats per 1,000 rows by 10 crosses that the others

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ctr.features.batches import FieldIds
 from ctr.optimizers import Float32
-from ctr.tune import scale_kernels as kernels
-from ctr.tune.examples import Examples
+from ctr.search import scale_kernels as kernels
+from ctr.search.examples import Examples
 
 MOST_FIELDS = 300
 """With crosses: of more, none are scaled, as time and memory grow with the square of their number."""

@@ -11,7 +11,7 @@ import pytest
 
 from ctr.errors import CtrError, DataError
 from ctr.features import DatasetSource, RawSource, parse_spec
-from ctr.tune import (
+from ctr.search import (
     Candidate,
     Ended,
     Examples,
@@ -23,7 +23,7 @@ from ctr.tune import (
     require_optuna,
     tune,
 )
-from tests.ctr.tune.conftest import ROWS, SPEC
+from tests.ctr.search.conftest import ROWS, SPEC
 
 
 def found(hashed: Path, **options: object) -> list[Tried]:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from ctr.crosses import Suggestion, suggest_crosses
+from ctr.crosses.margins import Margins
+from ctr.crosses.rows import read_rows, spec_of_values
 from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, load_spec, parse_spec
 from ctr.features.batches import localize
-from ctr.suggest import Suggestion, suggest_crosses
-from ctr.suggest.margins import Margins
-from ctr.suggest.rows import read_rows, spec_of_values
 from ctr.synth import write_click_log
 from tests.command_line import Cli
 

@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.report.page import EvaluatedModel, require_report, write_report
+    from ctr.pages.page import EvaluatedModel, require_report, write_report
 
 __getattr__ = lazy_face(__name__, __file__)

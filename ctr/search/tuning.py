@@ -14,10 +14,10 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
-from ctr.tune.candidates import Hashing, OnRows
-from ctr.tune.folds import Fold
-from ctr.tune.raw_rows import RawRows
-from ctr.tune.search import Ended, Progress, Search, Tried, require_optuna
+from ctr.search.candidates import Hashing, OnRows
+from ctr.search.folds import Fold
+from ctr.search.raw_rows import RawRows
+from ctr.search.search import Ended, Progress, Search, Tried, require_optuna
 
 TRIALS = 40
 MOST_EPOCHS = 30

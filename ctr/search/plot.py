@@ -9,7 +9,7 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.outputs import replace_file, require_writable
 from ctr.packages import require_packages
-from ctr.tune.tuning import Tuned
+from ctr.search.tuning import Tuned
 
 _SUFFIXES = (".png", ".svg")
 _SHOWN = 1.1  # times the best log loss: of what is worse, only that it was tried

@@ -9,12 +9,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ctr.crosses.crossed import with_crossed_fields
+from ctr.crosses.rows import candidate_fields, read_rows, spec_of_values
+from ctr.crosses.search import MOST_CROSSES, Chosen, find_crosses
 from ctr.errors import DataError
 from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
 from ctr.features.threads import Threads
-from ctr.suggest.crossed import with_crossed_fields
-from ctr.suggest.rows import candidate_fields, read_rows, spec_of_values
-from ctr.suggest.search import MOST_CROSSES, Chosen, find_crosses
 
 MOST_ROWS = 1_000_000
 _SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import ctr
-from ctr.report.page import UNKNOWN, weight_mass
+from ctr.pages.page import UNKNOWN, weight_mass
 from tests.command_line import Cli
 
 SPEC = """

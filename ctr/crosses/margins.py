@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.crosses import kernels
+from ctr.crosses.values import Values
 from ctr.features import Chunk
 from ctr.features.threads import Threads
 from ctr.learn import starting_state
 from ctr.optimizers import choose_optimizer
-from ctr.suggest import kernels
-from ctr.suggest.values import Values
 
 
 @dataclass(frozen=True, slots=True)

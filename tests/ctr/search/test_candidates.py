@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ctr.crosses import suggest_crosses
 from ctr.features import RawSource, fit, parse_spec
 from ctr.features.readers import Condition, RowChoice
-from ctr.suggest import suggest_crosses
-from ctr.tune import Candidate, Fold, RawRows, tune
-from ctr.tune.candidates import Hashing
+from ctr.search import Candidate, Fold, RawRows, tune
+from ctr.search.candidates import Hashing
 
 ROWS = 1_000
 SPEC = parse_spec(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.suggest.search import MOST_CROSSES, Chosen
-    from ctr.suggest.suggestion import MOST_ROWS, Suggestion, suggest_crosses
+    from ctr.crosses.search import MOST_CROSSES, Chosen
+    from ctr.crosses.suggestion import MOST_ROWS, Suggestion, suggest_crosses
 
 __getattr__ = lazy_face(__name__, __file__)

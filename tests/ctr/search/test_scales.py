@@ -11,11 +11,11 @@ import pytest
 import ctr
 from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
 from ctr.optimizers import choose_optimizer
-from ctr.tune import Examples, RawRows, folds_of, run_trial, tune
-from ctr.tune.candidates import Candidate, with_scales
-from ctr.tune.scale_kernels import pass_with_scales
-from ctr.tune.scales import find_scales
-from tests.ctr.tune.conftest import SPEC
+from ctr.search import Examples, RawRows, folds_of, run_trial, tune
+from ctr.search.candidates import Candidate, with_scales
+from ctr.search.scale_kernels import pass_with_scales
+from ctr.search.scales import find_scales
+from tests.ctr.search.conftest import SPEC
 
 ROWS = 6_000
 FIELDS = """{version: 1, source: {format: delimited}, label: click, bits: 18, fields: [

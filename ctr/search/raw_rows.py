@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ctr.features import ExampleSource, FeatureSpec, RawSource, fit
 from ctr.features.spec import learnt_of
-from ctr.tune.folds import folds_of
+from ctr.search.folds import folds_of
 
 if TYPE_CHECKING:
     from ctr.features.inputs import InputFile

@@ -13,8 +13,8 @@ from ctr.errors import ModelError
 from ctr.learn import starting_state
 from ctr.model import chunk_margins
 from ctr.optimizers import Float64, Optimizer
-from ctr.tune.examples import Examples
-from ctr.tune.folds import Fold
+from ctr.search.examples import Examples
+from ctr.search.folds import Fold
 
 EARLY = (0.25, 0.5)
 """Of the first pass, after which settings are judged, too."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.crosses.crossed import crossed_fields
+from ctr.crosses.values import Values, number_values
 from ctr.errors import DataError, SpecError
 from ctr.features import Batch, Chunk, FeatureSpec, RawSource
 from ctr.features.batches import join_chunks, localize
 from ctr.features.threads import Threads
 from ctr.learn import base_rate
-from ctr.suggest.crossed import crossed_fields
-from ctr.suggest.values import Values, number_values
 
 _BLOCK = 65_536
 _BITS = 32  # of the hashes by which values are told apart

@@ -116,7 +116,7 @@ def write_report(path: Path, models: Sequence[EvaluatedModel], inputs: Sequence[
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(
-        loader=PackageLoader("ctr.report", "."),
+        loader=PackageLoader("ctr.pages", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -150,7 +150,7 @@ def _content(models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> dict[st
 
 def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]]:
     """Title, picture (or None) and what to know of it."""
-    from ctr.report import plots
+    from ctr.pages import plots
 
     facts = {letter: each.facts for letter, each in models.items()}
     ranked = all(each["curves"]["roc"] for each in facts.values())
@@ -201,7 +201,7 @@ def _slice_table(column: str, models: Sequence[EvaluatedModel]) -> dict[str, Any
 
 def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
     """Of each model its picture of fields, or None where features have no texts."""
-    from ctr.report import plots
+    from ctr.pages import plots
 
     found = {}
     for letter, each in models.items():

@@ -13,10 +13,10 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
 from ctr.features.threads import Threads
-from ctr.tune.examples import Examples
-from ctr.tune.folds import Fold, folds_of
-from ctr.tune.raw_rows import Part, RawRows, parts_of
-from ctr.tune.scales import MOST_FIELDS, find_scales
+from ctr.search.examples import Examples
+from ctr.search.folds import Fold, folds_of
+from ctr.search.raw_rows import Part, RawRows, parts_of
+from ctr.search.scales import MOST_FIELDS, find_scales
 
 OnRows = Callable[[int, float], None]
 """Is given how many rows are hashed, and the share of all."""

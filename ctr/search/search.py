@@ -18,9 +18,9 @@ from ctr.errors import ModelError
 from ctr.features.threads import Threads
 from ctr.optimizers import choose_optimizer
 from ctr.packages import require_packages
-from ctr.tune.candidates import Candidate
-from ctr.tune.folds import Fold
-from ctr.tune.trial import Judged, run_trial
+from ctr.search.candidates import Candidate
+from ctr.search.folds import Fold
+from ctr.search.trial import Judged, run_trial
 
 if TYPE_CHECKING:
     from optuna import Study

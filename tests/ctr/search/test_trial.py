@@ -11,8 +11,8 @@ import ctr
 from ctr.errors import DataError
 from ctr.features import DatasetSource
 from ctr.optimizers import choose_optimizer
-from ctr.tune import Examples, Judged, folds_of, run_trial
-from tests.ctr.tune.conftest import ROWS
+from ctr.search import Examples, Judged, folds_of, run_trial
+from tests.ctr.search.conftest import ROWS
 
 SETTINGS = {"alpha": 0.2, "beta": 0.5, "l1": 0.1, "l2": 0.3}
 

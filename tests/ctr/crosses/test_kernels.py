@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctr.suggest import kernels
+from ctr.crosses import kernels
 from tests.reference.ftrl import SequentialFtrl
 from tests.reference.suggest import gain_of_cross
 
