@@ -29,7 +29,7 @@ SLOT_BYTES = 8
 LOG_ENTRY_BYTES = ENTRY_BYTES
 
 FOLD_DENSITY = 8
-"""A log is folded when it has an entry for one in so many of the string's slots; the first time sooner.
+"""A log is folded when it has an entry for one in this many of the string's slots; the first time sooner.
 
 6 bytes for each of them, and up to 1 MiB that a growing string is given ahead, are 1.25 bytes per slot."""
 
@@ -106,12 +106,12 @@ def body_slots(size: int) -> int:
 
 
 def fold_counts(steps: int, pieces: int) -> Int64:
-    """int64[pieces]: how many logs have been folded into each piece of a string, after so many steps."""
+    """int64[pieces]: how many logs have been folded into each piece of a string after `steps`."""
     return (steps + pieces - 1 - np.arange(pieces)) // (pieces + 1)
 
 
 def bitmap_count(steps: int, pieces: int) -> int:
-    """How many logs are in the bitmap of a string's slots, after so many steps."""
+    """How many logs are in the bitmap of a string's slots after `steps`."""
     return (steps + pieces) // (pieces + 1)
 
 

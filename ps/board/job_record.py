@@ -20,7 +20,7 @@ class JobRecord:
     """
 
     def __init__(self, url: RedisUrl, *, lease_s: float | None, timeout_s: float, patience_s: float) -> None:
-        """`lease_s` is that of this process; None: the job's."""
+        """`lease_s` is the length of this process's leases; None: that of the job."""
         self.url = url
         self.own_lease_s = lease_s
         self.names = Keys(url.model or "default")

@@ -102,7 +102,7 @@ class Leases:
         if now < self._looks_again and not self._watch.is_due(now, self._record.connection.last_trouble):
             return
         self._looks_again = now + self._record.lease_s / _LOOKS
-        # A clock without a lease, should there ever be one: everybody would wait for it.
+        # Clocks without a lease, for which everybody would wait; there should be none.
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
@@ -148,7 +148,7 @@ class LeaseWatch:
     """
 
     def __init__(self, lease_s: float) -> None:
-        """`lease_s` is that of this process."""
+        """`lease_s` is the length of this process's leases."""
         self._lease_s = lease_s
         self._lock = Lock()
         self._since: dict[bytes, tuple[bytes, float]] = {}

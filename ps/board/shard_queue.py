@@ -180,7 +180,7 @@ class ShardQueue:
         self._record.update(reads, decide, key.owners)
 
     def restoration(self, progress: Mapping[int, int]) -> list[Command]:
-        """The commands that make data shards claimed, unfinished and free, with so many chunks pushed."""
+        """The commands that make data shards claimed, unfinished and free, with their pushed chunks."""
         key = self._record.key
         return [
             *(("HSET", key.owners, shard, "") for shard in progress),

@@ -144,7 +144,7 @@ class BoardView:
     coordinator_lease_left_s: float
     """Of that lease, by the server's clock; 0 when it has run out."""
     clock: int
-    """The highest that any worker ever reached."""
+    """The highest clock of any worker so far."""
     workers: tuple[WorkerView, ...]
     """The live ones, by id."""
     shards: int

@@ -49,14 +49,14 @@ class Traffic:
 
 
 class SaturationCount:
-    """Of the pushes so far; thread-safe."""
+    """The saturations of all pushes so far; thread-safe."""
 
     def __init__(self) -> None:
         self.total = Saturations()
         self._lock = Lock()
 
     def add(self, z: int, n: int) -> None:
-        """Of so many slots more, z and n have come to their limits."""
+        """Count slots whose z and n came to their limits."""
         if z or n:
             with self._lock:
                 self.total += Saturations(z, n)

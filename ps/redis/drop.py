@@ -60,7 +60,7 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
         return
     connection.ask(
         ("HDEL", keys.meta, READY),  # from now on it is dropped, if it was created
-        ("DEL", keys.board.launch),  # which tells the workers
+        ("DEL", keys.board.launch),  # by which workers notice
     )
     (ranks,) = connection.ask_each([("HGET", keys.board.job, "ranks")])
     count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
@@ -82,7 +82,7 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
 
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
-    """All keys of a partition with so many strings; its facts first."""
+    """All keys of a partition with this many strings; its facts first."""
     names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
     return keys.facts(partition), *watermark_keys(keys, partition), *of_strings

@@ -74,7 +74,7 @@ def ask_facts(keys: Keys, partition: int) -> bytes:
 
 
 def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> Facts:
-    """The answer to `ask_facts` of a partition of so many strings; raises as `Incarnation.check` does."""
+    """The answer to `ask_facts` of a partition with this many strings; raises as `Incarnation.check`."""
     replies.array()
     incarnation.check(replies.text())
     had_state, all_present, folds = replies.bulk() is not None, replies.bulk() is not None, replies.text()
@@ -82,7 +82,7 @@ def read_facts(replies: ReplyReader, incarnation: Incarnation, strings: int) -> 
 
 
 def read_folds(field: bytes, strings: int) -> tuple[int, ...]:
-    """What FOLDS has, perhaps nothing, of a partition of so many strings."""
+    """The value of FOLDS, perhaps empty, for a partition with this many strings."""
     return tuple(map(int, field.split())) or (0,) * strings
 
 

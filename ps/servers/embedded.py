@@ -201,7 +201,7 @@ def wait_for(
     """Waits until all are ready; every 5 s calls `again`, for a busy machine may have let a request lapse."""
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     repeat = time.monotonic() + 5.0
-    pause_s = 0.01  # a cluster is not whole before two seconds, whoever asks; a replica follows at once
+    pause_s = 0.01  # a cluster needs two seconds; a replica follows at once
     for server in servers:
         while not ready(server):
             if time.monotonic() > repeat:

@@ -36,7 +36,7 @@ class BoardKeys:
     """A hash: the worker of each data shard that is claimed and unfinished; empty when it was released."""
     progress: bytes
     """A sorted set: the chunks pushed of each data shard that is claimed and unfinished, by
-    `<shard>:<worker>`: whoever has lost the data shard has no member there to change."""
+    `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""
     marks: bytes
     """A sorted set of numbers that only grow: `clock:<launch>`, the highest of all, `s<rank>` and
     `p<rank>`."""
@@ -90,7 +90,7 @@ class Watermark:
     number: int = -1
     """Of the last push applied; -1 for none."""
     attempt: int = 0
-    """The attempt at the data shard that pushes at present, the greatest so far; 0: whoever likes."""
+    """The attempt at the data shard that may push, the greatest so far; 0: any."""
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Watermark:
@@ -195,7 +195,7 @@ def _prefix(model: str, partition: int) -> str:
 
 
 WATERMARK_HASHES = 16
-"""The watermarks of a partition are spread over so many."""
+"""The number of hashes over which the watermarks of a partition are spread."""
 
 INCARNATION = b"incarnation"
 """Field of the meta hash and of every partition's facts: the random id of the model's creation."""
@@ -211,5 +211,5 @@ ALL_PRESENT = b"crowded"
 
 
 def watermark_field(job: str, shard: int) -> bytes:
-    """Field of the watermarks: that of this job's data shard."""
+    """The field of the watermark of a job's data shard."""
     return f"{job}:{shard}".encode()

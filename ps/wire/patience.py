@@ -76,7 +76,7 @@ def patiently(
             require_passing(error, url)
             problem = error
         patience.pause(partial(gave_up, problem))
-        with suppress(*BROKEN):  # still away: the next attempt tells
+        with suppress(*BROKEN):  # still away, as the next attempt will show
             refresh()
 
 

@@ -31,7 +31,7 @@ class ServerError(Exception):
 
     @property
     def code(self) -> str:
-        """Its first word, or that of the reason for which EXEC gave a transaction up."""
+        """Its first word; for an aborted transaction, the first word of the reason."""
         return str(self).removeprefix(_ABORTED).split(" ", 1)[0]
 
     @property
@@ -43,8 +43,8 @@ class ServerError(Exception):
 class ReplyReader:
     """The replies that come over one connection, one after the other.
 
-    The connection must have nothing unread in redis-py's own buffer: whoever uses this class reads every
-    reply of the connection with it.
+    The connection must have nothing unread in redis-py's own buffer, so read every reply of a connection with
+    this class.
     """
 
     def __init__(self, connection: ConnectionInterface) -> None:
@@ -72,7 +72,7 @@ class ReplyReader:
                 self._fill()
 
     def skip_integers(self, count: int) -> None:
-        """Pass over so many integer replies."""
+        """Pass over this many integer replies."""
         self.integers(np.empty(count, np.int64))
 
     def bulk(self) -> NDArray[np.uint8] | None:

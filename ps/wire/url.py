@@ -155,7 +155,7 @@ def parse_redis_url(url: str) -> RedisUrl:
     )
 
 
-# No @ but the one before the hosts: another tells of a password with a /, ? or # in it.
+# No @ but the one before the hosts: another one means that a password has a /, ? or # in it.
 _URL = re.compile(
     r"[a-z+]+://((?P<user>[^/?#@:]*)(:(?P<password>[^/?#@]*))?@)?(?P<hosts>[^/?#@]+)"
     r"(/(?P<db>[0-9]{0,9}))?(\?(?P<query>([^#@=&]+=[^#@&]*(&|$))*))?"
