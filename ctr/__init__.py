@@ -11,10 +11,11 @@ from ctr.lazy import lazy_face as _lazy_face
 if TYPE_CHECKING:
     from ctr import datasets
     from ctr.classifier import FTRLClassifier
-    from ctr.evaluating import compare, evaluate
+    from ctr.evaluating import compare, evaluate, report
     from ctr.features import load_spec
     from ctr.model import Model, load_model
     from ctr.reading import check, draft_spec, read
+    from ctr.searching import suggest, tune
     from ctr.training import train
 
 __version__ = "0.1.0"
@@ -26,6 +27,6 @@ def __dir__() -> list[str]:
     """What a notebook completes. `help` loads it all: so the estimator is there with scikit-learn alone."""
     from importlib.util import find_spec
 
-    functions = ["check", "compare", "draft_spec", "evaluate", "load_model", "load_spec", "read", "train"]
+    functions = ["check", "compare", "draft_spec", "evaluate", "load_model", "load_spec", "read", "report"]
     estimators = ["FTRLClassifier"] if find_spec("sklearn") else []
-    return [*estimators, "Model", "__version__", "datasets", *functions]
+    return [*estimators, "Model", "__version__", "datasets", *functions, "suggest", "train", "tune"]

@@ -48,7 +48,7 @@ _MODULES = {
 }
 """Where in `ctr.cli` each command is, in the order of help: a function of its name, or `app`, of several."""
 
-_SETTINGS = {"train": "TrainJob", "evaluate": "EvaluateJob"}
+_SETTINGS = {"train": "TrainJob", "tune": "TuneJob", "evaluate": "EvaluateJob"}
 """Commands whose options are these settings, of `ctr.settings`."""
 
 

@@ -18,5 +18,6 @@ if TYPE_CHECKING:
     from ctr.jobs.setup import require_classes, set_up
     from ctr.jobs.train import run, run_train_job
     from ctr.jobs.train_memory import learn_in_memory
+    from ctr.jobs.tune import TuneOutcome, run_tune_job
 
 __getattr__ = lazy_face(__name__, __file__)

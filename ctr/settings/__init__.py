@@ -10,5 +10,6 @@ if TYPE_CHECKING:
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
     from ctr.settings.setting import Setting, Settings, bounds
     from ctr.settings.train import TrainJob
+    from ctr.settings.tune import TuneJob
 
 __getattr__ = lazy_face(__name__, __file__)

@@ -34,7 +34,12 @@ def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Calla
         ]
         function.__signature__ = signature.replace(parameters=[*own, *given])  # type: ignore[attr-defined]
         lines = [
-            fill(f"{name}: {setting.text}", 100, initial_indent="    ", subsequent_indent="        ")
+            fill(
+                f"{name}: {setting.text}".replace("\\[", "["),
+                100,
+                initial_indent="    ",
+                subsequent_indent="        ",
+            )
             for name, (_, setting) in described.items()
         ]
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Settings:", *lines])

@@ -39,6 +39,7 @@ def model(rows: list[dict[str, object]]) -> ctr.Model:
 
 def test_the_names_of_the_package_are_there() -> None:
     names = {"read", "train", "evaluate", "compare", "draft_spec", "check", "load_spec", "load_model"}
+    names |= {"tune", "suggest", "report"}
     assert names <= set(dir(ctr))
     assert all(callable(getattr(ctr, name)) for name in names)
     assert doctest.testmod(ctr.evaluating).failed == doctest.testmod(ctr.reading).failed == 0
@@ -139,6 +140,28 @@ def test_models_are_evaluated_and_compared(
         ctr.evaluate(model, rows, bye=["site"])
     with pytest.raises(ModelError, match="no model to evaluate"):
         ctr.compare([], rows)
+
+
+def test_settings_and_crosses_are_found(
+    rows: list[dict[str, object]], model: ctr.Model, tmp_path: Path
+) -> None:
+    tuned = ctr.tune(rows, model.spec, trials=2, max_epochs=2, workers=1)
+    trained = ctr.train(rows, model.spec, **tuned.options)
+    assert trained.manifest["training"]["epochs"] == tuned.options["epochs"]
+    spec, out = tmp_path / "spec.yaml", tmp_path / "s.yaml"
+    spec.write_text(model.spec.to_yaml())
+    ctr.tune(rows, spec, trials=2, max_epochs=2, workers=1, out=out)
+    assert ctr.train(rows, spec, settings=out).id == ctr.train(rows, settings=out).id == trained.id
+    with pytest.raises(SettingError, match="give spec as a path"):
+        ctr.tune(rows, model.spec, out=out)
+    with pytest.raises(SettingError, match="trials is 0: give a whole number from 1 to 100,000"):
+        ctr.tune(rows, model.spec, trials=0)
+    assert ctr.suggest(rows, model.spec).rows == 1_200
+
+
+def test_a_report_is_written(model: ctr.Model, rows: list[dict[str, object]], tmp_path: Path) -> None:
+    ctr.report(ctr.evaluate(model, rows, by=["site"]), tmp_path / "page.html", rows)
+    assert model.id in (tmp_path / "page.html").read_text()
 
 
 def test_a_job_through_redis_with_a_file_of_settings(

@@ -171,7 +171,7 @@ def test_trials_are_scored_on_rows_that_meet_a_condition(
     for more, said in (
         (["--holdout-fraction", 0.2], "goes without --holdout-fraction"),
         (["--crosses", 2], "goes without --holdout-fraction and --crosses"),
-        (["--holdout-where", "site"], "--holdout-where: "),
+        (["--holdout-where", "site"], "'--holdout-where': the condition 'site'"),
         (["--holdout-where", "site = nowhere"], "no row"),
     ):
         done = cli("tune", *words, *more, "--out", tmp_path / "none.yaml")

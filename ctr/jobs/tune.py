@@ -1,0 +1,131 @@
+"""`run_tune_job`: a search for settings, from raw files or a data set to a file of settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from threading import Event
+
+from ctr.crosses import Suggestion, suggest_crosses
+from ctr.features import BadRows, ExampleSource, FeatureSpec, load_spec, open_source, spec_of
+from ctr.features.readers import Condition, RowChoice
+from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
+from ctr.progress import Report
+from ctr.search import Progress, RawRows, Tuned, require_optuna, tune
+from ctr.settings import NamedSpec, TuneJob, write_settings
+
+_HELD_OUT = 0.2
+"""Of the rows, at the end, if crosses are to be found without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOutcome:
+    """What came of a search; the settings are in the file of the job."""
+
+    job: TuneJob
+    tuned: Tuned
+    suggestion: Suggestion | None
+    """The crosses that were tried, if any were wanted."""
+    spec: NamedSpec
+    """That the settings belong to."""
+    workers: int
+    bad_rows: BadRows
+
+
+def run_tune_job(
+    job: TuneJob,
+    stop: Event,
+    show: Callable[[str], AbstractContextManager[Report]],
+    on_rows: Callable[[int, float], None],
+    on_progress: Callable[[Progress], None],
+) -> TuneOutcome:
+    """Search, and write the best settings; with crosses that are worth it also the spec that has them.
+
+    `stop`, once set, keeps the best so far. Raises the errors of `ctr.search.tune`.
+    """
+    require_optuna()
+    _require_places(job)
+    workers = job.workers or os.cpu_count() or 1
+    spec = None if job.spec is None else _loaded(job.spec)
+    condition = None if job.holdout_where is None else Condition.parse(job.holdout_where)
+    source = open_source(
+        job.inputs,
+        spec,
+        on_bad_rows=job.on_bad_rows,
+        quarantine=job.quarantine,
+        max_bad_fraction=job.max_bad_fraction,
+        threads=workers,
+        learns=True,
+        choice=None if condition is None else RowChoice(condition, False),
+    )
+    raw = RawRows.of(
+        source, spec, on_bad_rows=job.on_bad_rows, max_bad_fraction=job.max_bad_fraction, threads=workers
+    )
+    if raw is not None and condition is not None:
+        raw = replace(raw, choice=RowChoice(condition, False), validation=RowChoice(condition, True))
+    fraction, suggestion = job.holdout_fraction, None
+    if job.crosses and spec is not None:
+        fraction = _HELD_OUT if fraction is None else fraction
+        with show("trying crosses") as report:
+            suggestion = _suggested(job, spec, source, fraction, workers, report)
+    crossed = {} if suggestion is None else _with_crosses(suggestion)
+    tuned = tune(
+        source,
+        job.out.parent,
+        raw=raw,
+        crossed=crossed,
+        trials=job.trials,
+        most_epochs=job.max_epochs,
+        most_rows=job.rows,
+        fraction=fraction,
+        workers=workers,
+        seed=job.seed,
+        stop=stop,
+        on_rows=on_rows,
+        on_progress=on_progress,
+    )
+    place, of_best = job.inputs[0] if isinstance(job.spec, FeatureSpec | None) else job.spec, source.spec
+    if suggestion is not None and tuned.best.crosses:
+        place, of_best = job.crossed_spec, crossed[tuned.best.crosses]
+        with replace_file(place) as partial:
+            partial.write_text(suggestion.yaml(tuned.best.crosses), "utf-8")
+    named_spec = NamedSpec.of(place, of_best.with_scales(tuned.best.scales), job.out)
+    write_settings(job.out, tuned.options, named_spec, tuned.measured)
+    return TuneOutcome(job, tuned, suggestion, named_spec, workers, source.bad_rows)
+
+
+def _require_places(job: TuneJob) -> None:
+    """Raise DataError for places that are inputs, or that cannot be written to."""
+    spec = None if isinstance(job.spec, FeatureSpec) else job.spec
+    for place in (job.out, job.crossed_spec) if job.crosses else (job.out,):
+        require_apart(place, [*job.inputs, spec])
+        require_no_part(place)
+    require_writable(job.out)
+
+
+def _loaded(spec: FeatureSpec | os.PathLike[str] | str) -> FeatureSpec:
+    return spec if isinstance(spec, FeatureSpec) else load_spec(str(spec))
+
+
+def _suggested(
+    job: TuneJob, spec: FeatureSpec, source: ExampleSource, fraction: float, workers: int, report: Report
+) -> Suggestion:
+    """Crosses found in the rows that trials learn from."""
+    total = source.count_rows() if job.rows is None else min(job.rows, source.count_rows())
+    return suggest_crosses(
+        spec,
+        job.inputs,
+        most=job.crosses,
+        stop=total - round(total * fraction),
+        workers=workers,
+        on_progress=report,
+    )
+
+
+def _with_crosses(suggestion: Suggestion) -> dict[int, FeatureSpec]:
+    """The spec with a quarter, half and all of the crosses suggested."""
+    most = len(suggestion.chosen)
+    counts = {max(most * quarters // 4, 1) for quarters in (1, 2, 4)} if most else set()
+    return {count: spec_of(suggestion.yaml(count)) for count in sorted(counts)}
