@@ -170,9 +170,9 @@ def _memory(facts: _Facts) -> Iterator[_Line]:
     yield "eviction", "problem" if deletes else "ok", what, "set maxmemory-policy noeviction"
     used, most = int(facts.info.get("used_memory", 0)), int(facts.info.get("maxmemory", 0))
     total = most or int(facts.info.get("total_system_memory", 0))
-    left = max(1 - used / total, 0.0) if total else 1.0
-    value = f"{used / _MIB:,.0f} MiB used, {left:.0%} of {total / _MIB:,.0f} MiB left"
-    full: Verdict = "problem" if left < 0.1 else "warning" if left < 0.25 else "ok"
+    free = max(1 - used / total, 0.0) if total else 1.0
+    value = f"{used / _MIB:,.0f} MiB used, {free:.0%} of {total / _MIB:,.0f} MiB free"
+    full: Verdict = "problem" if free < 0.1 else "warning" if free < 0.25 else "ok"
     yield "memory", full, value, "raise maxmemory, add nodes, or drop models (`ctr ps drop`)"
     limit = f"{most / _MIB:,.0f} MiB" if most else "none: the system may kill the server when memory is full"
     yield "memory limit", "ok" if most else "warning", limit, "set maxmemory below what the machine has"

@@ -72,10 +72,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
     def parse(word: str) -> float:
-        found = number(word)
-        if not 0 < found < float("inf"):
+        value = number(word)
+        if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"{word} is not a positive number")
-        return found
+        return value
 
     return parse
 

@@ -90,7 +90,7 @@ def fill_memory(scene: Scene, chosen: random.Random) -> None:
     scene.until_job(scene.checkpoint.exists)
     node, cluster = scene.take_node(chosen), scene.cluster()
     scene.strike(f"filling the memory of {scene.name(node.primary)}")
-    cluster.limit(node, room=8 << 20)
+    cluster.limit(node, more=8 << 20)
     try:
         deadline = monotonic() + PATIENCE_S
         while not scene.over.wait(POLL_S):

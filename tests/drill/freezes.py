@@ -167,7 +167,7 @@ class _Trial:
         for chunk in count():
             is_over = self._over.is_set()  # then one push more, so that one is sent after the last freeze
             slots = np.unique(numbers.integers(0, 1 << _BITS, _SLOTS, dtype=np.uint32))
-            # A slot has room for them all: what is limited would not be what the ledger has.
+            # Few enough for a slot not to reach its limit, where a push adds less than the ledger says.
             increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
             increments += numbers.integers(0, 1 << 12, slots.size)
             session.send(session.push_packed(slots, increments, chunk))

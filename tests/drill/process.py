@@ -100,12 +100,12 @@ class JobProcess:
 
     def tracebacks(self) -> list[str]:
         """The last line of each that a process has printed."""
-        found = []
+        tracebacks = []
         for path in sorted(self.folder.glob("*.log")):
             said = path.read_text(errors="replace")
             if "Traceback (most recent call last)" in said:
-                found.append(f"{path.name}: {said.strip().splitlines()[-1]}")
-        return found
+                tracebacks.append(f"{path.name}: {said.strip().splitlines()[-1]}")
+        return tracebacks
 
     def _start_worker(self) -> None:
         """As soon as the job is there; never if that has ended before."""

@@ -53,7 +53,7 @@ class StoreSums:
             if used.size:
                 slots = as_slots(used + (dump.partition << partitions.shift), partitions.bits)
                 sums = sums_of(slots, packed[used], np.array([0, used.size]))
-                totals[dump.partition], checks[dump.partition] = (found[0] for found in sums)
+                totals[dump.partition], checks[dump.partition] = (each[0] for each in sums)
             applied[dump.partition] = {
                 int(name.removeprefix(f"{job}:")): chunk
                 for name, chunk in dump.applied.items()
@@ -134,13 +134,13 @@ def prove(
 def sent_again(pushes: Iterable[Push]) -> dict[Push, set[int]]:
     """The pushes with partitions that had acknowledged the same push of this worker before, and those."""
     before: dict[tuple[str, int, int], set[int]] = {}
-    found = {}
+    repeated = {}
     for push in sorted(pushes, key=lambda each: each.sent):
         arrived = before.setdefault((push.worker, push.shard, push.chunk), set())
         if again := arrived & push.shares.keys():
-            found[push] = again
+            repeated[push] = again
         arrived |= push.arrived
-    return found
+    return repeated
 
 
 def _require_acknowledged(proof: Proof, pushes: Sequence[Push], start: StoreSums, end: StoreSums) -> None:
@@ -169,15 +169,15 @@ def _require_owed(proof: Proof, pushes: Iterable[Push], end: StoreSums, owed: It
 
 def _contents(pushes: Sequence[Push], partitions: int) -> list[dict[Token, list[Share]]]:
     """By partition and token, what attempts would have added: the one that arrived last comes first."""
-    found: list[dict[Token, list[Share]]] = [{} for _ in range(partitions)]
+    contents: list[dict[Token, list[Share]]] = [{} for _ in range(partitions)]
     for push in sorted(pushes, key=lambda each: each.sent):
         for p, share in push.shares.items():
-            shares = found[p].setdefault((push.shard, push.chunk), [])
+            shares = contents[p].setdefault((push.shard, push.chunk), [])
             if p in push.arrived and share in shares:
                 shares.remove(share)
             if share not in shares:
                 shares.insert(0 if p in push.arrived else len(shares), share)
-    return found
+    return contents
 
 
 def _compare(
@@ -202,13 +202,13 @@ def _compare(
     )
     choices = [shares for shares in applied.values() if len(shares) > 1]
     proof.told_apart += len(choices)
-    found = _explained(wanted, choices)
-    if found is None:
+    explained = _explained(wanted, choices)
+    if explained is None:
         proof.object(
             f"UNDECIDED: partition {p} has {len(choices)} chunks that two workers pushed, too many to tell "
             "which of them counted"
         )
-    elif not found:
+    elif not explained:
         proof.object(_difference(p, wanted, applied, choices))
 
 
@@ -216,16 +216,16 @@ def _explained(wanted: Share, choices: Sequence[Sequence[Share]]) -> bool | None
     """Whether one share of each choice adds up to `wanted`; None when that is unknown.
 
     Where there are too many ways to try, as many chunks were trained again after a server had come back with
-    an old snapshot, all but two in either half are taken to be those that arrived last.
+    an old snapshot, it is assumed that all but two in either half are those that arrived last.
     """
     halves = choices[::2], choices[1::2]
     every = all(prod(map(len, half)) <= _MOST_SUMS for half in halves)
-    left, right = ((_all_sums if every else _likely_sums)(half) for half in halves)
-    order = np.argsort(left[1])
-    totals, checks = left[0][order], left[1][order]
-    missing = np.uint64(wanted.check) - right[1]
+    one, other = ((_all_sums if every else _likely_sums)(half) for half in halves)
+    order = np.argsort(one[1])
+    totals, checks = one[0][order], one[1][order]
+    missing = np.uint64(wanted.check) - other[1]
     at = np.minimum(np.searchsorted(checks, missing), checks.size - 1)
-    equal = (checks[at] == missing) & (totals[at] + right[0] == np.uint64(wanted.total))
+    equal = (checks[at] == missing) & (totals[at] + other[0] == np.uint64(wanted.total))
     return bool(equal.any()) or (False if every else None)
 
 

@@ -78,7 +78,7 @@ IN_TURN = (
     *("kill primary", "kill lagging primary", "freeze primary", "freeze primary and replica"),
     *("kill worker", "reshard to new node"),
 )
-"""Faults of a cluster that strike one job one after the other, each when it has got over the one before."""
+"""Faults of a cluster that strike one job, each when it has recovered from the one before."""
 _LAST = "fill memory"
 """After them: it ends the run, so that the job is resumed."""
 _EVERY = 8

@@ -120,7 +120,7 @@ class Scene:
         return self._take_nodes(count, chosen, replicated=False)
 
     def _take_nodes(self, count: int, chosen: random.Random, *, replicated: bool) -> Sequence[Node]:
-        taken: list[Node] = []
+        victims: list[Node] = []
 
         def take() -> bool:
             nodes = self.cluster().nodes()
@@ -128,13 +128,13 @@ class Scene:
                 free = [n for n in nodes if n.primary not in self._struck and (n.replicas or not replicated)]
                 if len(free) < count:
                     return False
-                taken.extend(chosen.sample(free, count))
-                for node in taken:
+                victims.extend(chosen.sample(free, count))
+                for node in victims:
                     self._struck |= {node.primary, *node.replicas}
                 return True
 
         self.until(take, "too few primaries were free")
-        return taken
+        return victims
 
     def take_server(self, servers: Sequence[RedisServer], chosen: random.Random) -> RedisServer:
         """One that no other fault has, for the caller alone; raises MissedError without any."""
@@ -153,8 +153,8 @@ class Scene:
 
     def workers(self) -> list[int]:
         """The processes of workers that have pushed and are alive, in the order of their names."""
-        named = (int(path.stem.split("-")[-2]) for path in sorted(self.process.ledger.glob("*.jsonl")))
-        return [pid for pid in dict.fromkeys(named) if _is_alive(pid)]
+        pids = (int(path.stem.split("-")[-2]) for path in sorted(self.process.ledger.glob("*.jsonl")))
+        return [pid for pid in dict.fromkeys(pids) if _is_alive(pid)]
 
     @contextmanager
     def frozen(self, pid: int) -> Iterator[None]:
@@ -170,11 +170,11 @@ class Scene:
     # Looking
 
     def recovery(self) -> tuple[float, float]:
-        """Wait until the job has got over the last strike; how long that took, in seconds.
+        """Wait until the job has recovered from the last strike; two times in seconds since then.
 
-        Until every partition had a push that was sent since, and until nothing was missing of what had been
-        acknowledged: the workers that can send it again have to live so long. Raises MissedError if the job
-        ends before.
+        The first is until every partition has acknowledged a push that was sent later, the second until no
+        acknowledged push is missing: the workers that can send it again must not be struck before. Raises
+        MissedError if the job ends earlier.
         """
         ledger, began = Ledger(self.process.ledger), self.struck
         times: list[float | None] = []
@@ -188,7 +188,9 @@ class Scene:
         with (
             closing(JobBoard(parse_redis_url(self.url))) as board,
             closing(
-                RedisStore(parse_redis_url(self.url), bits=self.partitions.bits, width=2, join=True)
+                RedisStore(
+                    parse_redis_url(self.url), bits=self.partitions.bits, width=2, join=True, create=False
+                )
             ) as store,
         ):
             if (job := board.job()) is None:
@@ -209,14 +211,14 @@ class Scene:
 
     def folds(self) -> int:
         """How often logs were folded, as far as servers answer."""
-        found: dict[int, int] = {}
+        folds: dict[int, int] = {}
         for server in self.servers.servers:
             with suppress(redis.RedisError, OSError), server.connect(2.0) as client:
                 for p in range(self.partitions.count):
                     with suppress(redis.ResponseError):
                         text = client.hget(self.keys.facts(p), FOLDS)
-                        found[p] = max(found.get(p, 0), sum(map(int, str(text or "0").split())))
-        return sum(found.values())
+                        folds[p] = max(folds.get(p, 0), sum(map(int, str(text or "0").split())))
+        return sum(folds.values())
 
 
 def chunks_of(job: JobDescription) -> int:

@@ -244,14 +244,14 @@ def attempts(choices: list[list[Share]]) -> list[Push]:
     """What several workers pushed to partition 0: chunk after chunk of one data shard."""
     return [
         Push(f"worker {worker}", 0, chunk, float(chunk), {0: share}, chunk + 0.5, frozenset({0}))
-        for chunk, made in enumerate(choices)
-        for worker, share in enumerate(made)
+        for chunk, shares in enumerate(choices)
+        for worker, share in enumerate(shares)
     ]
 
 
-def sums_with(taken: list[Share], chunk: int) -> StoreSums:
-    totals = np.array([sum(share.total for share in taken) % (1 << 64)], np.uint64)
-    checks = np.array([sum(share.check for share in taken) % (1 << 64)], np.uint64)
+def sums_with(chosen: list[Share], chunk: int) -> StoreSums:
+    totals = np.array([sum(share.total for share in chosen) % (1 << 64)], np.uint64)
+    checks = np.array([sum(share.check for share in chosen) % (1 << 64)], np.uint64)
     return StoreSums(totals, checks, [{0: chunk}])
 
 
@@ -260,9 +260,9 @@ class TestChoices:
     def test_any_choice_of_attempts_is_recognised_and_nothing_else(
         self, choices: list[list[Share]], data: st.DataObject
     ) -> None:
-        taken = [data.draw(st.sampled_from(made)) for made in choices]
+        chosen = [data.draw(st.sampled_from(choice)) for choice in choices]
         pushes, last = attempts(choices), len(choices) - 1
-        assert prove(pushes, sums_with(taken, last)).problems == []
+        assert prove(pushes, sums_with(chosen, last)).problems == []
         wrong = data.draw(shares)
         possible = [
             tuple(
@@ -276,8 +276,8 @@ class TestChoices:
         rng = np.random.default_rng(0)
 
         def choices(number: int) -> list[list[Share]]:
-            made = rng.integers(0, 1 << 64, (number, 2, 2), dtype=np.uint64).tolist()
-            return [[Share(*share) for share in pair] for pair in made]
+            numbers = rng.integers(0, 1 << 64, (number, 2, 2), dtype=np.uint64).tolist()
+            return [[Share(*share) for share in pair] for pair in numbers]
 
         many = choices(32)
         sums = sums_with([pair[i % 2] for i, pair in enumerate(many)], 31)
@@ -294,8 +294,8 @@ class TestChoices:
     def test_many_that_arrived_twice(self) -> None:
         """As after a restart from a snapshot: those that arrived last count, of all but a few chunks."""
         rng = np.random.default_rng(0)
-        made = rng.integers(0, 1 << 64, (100, 2, 2), dtype=np.uint64).tolist()
-        pairs = [[Share(*share) for share in pair] for pair in made]
+        numbers = rng.integers(0, 1 << 64, (100, 2, 2), dtype=np.uint64).tolist()
+        pairs = [[Share(*share) for share in pair] for pair in numbers]
         pushes = [
             Push(f"worker {n}", 0, chunk, 100 * n + chunk, {0: share}, 0.0, frozenset({0}))
             for chunk, pair in enumerate(pairs)
@@ -317,8 +317,8 @@ def test_sent_again_counts_only_what_had_arrived() -> None:
         push("one", 3.0, {1, 2}, {1, 2}),
         push("one", 4.0, {2}, {2}),
     ]
-    found = sent_again(pushes)
-    assert {pushes.index(each): places for each, places in found.items()} == {2: {1}, 3: {2}}
+    repeated = sent_again(pushes)
+    assert {pushes.index(each): places for each, places in repeated.items()} == {2: {1}, 3: {2}}
 
 
 def test_pushes_go_on_with_the_first_that_was_sent_since() -> None:

@@ -50,7 +50,7 @@ class Verdict:
     missed: list[str] = field(default_factory=list)
     """Faults that came too late."""
     recoveries: list[str] = field(default_factory=list)
-    """Of faults in turn: how long the job took to get over each."""
+    """Of faults in turn: how long the job took to recover from each."""
     refusal: str | None = None
     """The error that the first run ended with."""
     runs: int = 0

@@ -78,7 +78,7 @@ class Cluster:
             try:
                 nodes = _members(server)
                 state = str(_ask(server, "CLUSTER", "INFO"))
-                told = _ask(server, "INFO", "replication")
+                replication = _ask(server, "INFO", "replication")
             except StoreError:
                 return False
             covered = sum(last - first + 1 for node in nodes for first, last in node.hash_slots)
@@ -89,8 +89,9 @@ class Cluster:
                 or any(node.in_trouble for node in nodes)
             ):
                 return False
-            if told["role"] != "master":
-                following += told["master_link_status"] == "up" and not told["master_sync_in_progress"]
+            if replication["role"] != "master":
+                is_up = replication["master_link_status"] == "up"
+                following += is_up and not replication["master_sync_in_progress"]
         return following == self._replicas
 
     def add_node(self) -> RedisServer:
@@ -104,11 +105,11 @@ class Cluster:
         with _refusals():
             move_hash_slots(list(primaries), source, target, hash_slots, keys_at_a_time=1)
 
-    def limit(self, node: Node, room: int | None) -> None:
-        """Limit a primary's memory to `room` more bytes than it uses; None takes the limit away again."""
+    def limit(self, node: Node, more: int | None) -> None:
+        """Limit a primary's memory to so many bytes more than it uses; None removes the limit."""
         with _refusals(), node.primary.connect() as client:
             used = client.info("memory")["used_memory"]
-            client.config_set("maxmemory", 0 if room is None else used + room)
+            client.config_set("maxmemory", 0 if more is None else used + more)
 
     def fill(self, node: Node) -> None:
         """Write to a primary until it takes no more."""
@@ -132,7 +133,7 @@ class Cluster:
 
     def _with_partitions(self, members: Sequence[Member]) -> list[Node]:
         by_port = {server.port: server for server in self._servers.servers}
-        found = []
+        nodes = []
         for member in members:
             partitions = tuple(
                 partition for partition, number in enumerate(self._hash_slot) if member.holds(number)
@@ -144,8 +145,8 @@ class Cluster:
                 for other in members
                 if other.primary == member.name and not other.in_trouble
             )
-            found.append(Node(by_port[member.address[1]], replicas, partitions))
-        return sorted(found, key=lambda node: self._servers.servers.index(node.primary))
+            nodes.append(Node(by_port[member.address[1]], replicas, partitions))
+        return sorted(nodes, key=lambda node: self._servers.servers.index(node.primary))
 
 
 def _members(server: RedisServer) -> list[Member]:
@@ -165,7 +166,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except (redis.RedisError, OSError) as error:
-        raise StoreError(f"a server of the cluster did not do what it was told ({error}).") from error
+        raise StoreError(f"a server of the cluster refused ({error}).") from error
 
 
 def hash_slot_of(keys: Keys, partition: int) -> int:
@@ -186,7 +187,7 @@ def move_hash_slots(
 
     As `redis-cli --cluster reshard` does: each hash slot is opened on both sides, its keys go over in batches
     of `keys_at_a_time`, and then it is given to the target. `pause` is called after each batch, while the
-    source answers ASK for keys that are gone, or never were there.
+    source answers ASK for keys that it does not have.
 
     `servers` are the primaries that are alive, which includes these two. Raises redis-py's errors; then the
     hash slot that was being moved is still open.

@@ -74,8 +74,8 @@ def test_a_cluster(cluster_url: str, cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "check.json"
     done = cli("ps", "check", "--store", cluster_url, "--json", out)
     assert done.code == 0
-    found = verdicts(done)
-    assert (found["cluster"], found["replicas"], found["eviction"]) == ("ok", "warning", "ok")
+    lines = verdicts(done)
+    assert (lines["cluster"], lines["replicas"], lines["eviction"]) == ("ok", "warning", "ok")
     nodes = {each["node"] for each in json.loads(out.read_bytes())["findings"]}
     assert len(nodes - {None}) == 2
     assert done.out.count(" clock ") == 1  # the worst of all nodes
@@ -83,12 +83,12 @@ def test_a_cluster(cluster_url: str, cli: Cli, tmp_path: Path) -> None:
 
 def test_settings_that_lose_data(start_redis: StartRedis, cli: Cli) -> None:
     config = {"maxmemory": "512mb", "maxmemory-policy": "allkeys-lru", "min-replicas-to-write": "2"}
-    found, done = checked(start_redis, cli, {**config, "client-output-buffer-limit": "normal 1mb 0 0"})
+    lines, done = checked(start_redis, cli, {**config, "client-output-buffer-limit": "normal 1mb 0 0"})
     assert done.code == 1
     for name in ("eviction", "min-replicas-to-write", "output limit, normal", "pulls and pushes"):
-        assert found[name] == "problem", done.out
+        assert lines[name] == "problem", done.out
     assert "set maxmemory-policy noeviction" in done.out
-    assert found["on disk"] == found["replicas"] == "warning"
+    assert lines["on disk"] == lines["replicas"] == "warning"
     assert "4 problems" in done.out
 
 
@@ -103,9 +103,9 @@ def test_settings_that_lose_data(start_redis: StartRedis, cli: Cli) -> None:
 def test_what_is_kept_on_disk(
     start_redis: StartRedis, cli: Cli, config: Mapping[str, str], verdict: str
 ) -> None:
-    found, done = checked(start_redis, cli, config)
-    assert (done.code, found["on disk"]) == (0, verdict)
-    assert found["memory limit"] == "warning"  # there is none
+    lines, done = checked(start_redis, cli, config)
+    assert (done.code, lines["on disk"]) == (0, verdict)
+    assert lines["memory limit"] == "warning"  # there is none
 
 
 def test_memory_that_is_nearly_full(start_redis: StartRedis, cli: Cli) -> None:
@@ -113,8 +113,8 @@ def test_memory_that_is_nearly_full(start_redis: StartRedis, cli: Cli) -> None:
     servers = start_redis(config={"maxmemory": "16mb"})
     servers.servers[0].call("SETRANGE", "ballast", 14 << 20, "x")
     done = cli("ps", "check", "--store", servers.url)
-    found = verdicts(done)
-    assert (done.code, found["memory"], found["pulls and pushes"]) == (1, "problem", "problem")
+    lines = verdicts(done)
+    assert (done.code, lines["memory"], lines["pulls and pushes"]) == (1, "problem", "problem")
     assert keys_in(servers.url) == 1
 
 
@@ -149,8 +149,8 @@ def test_a_user_with_few_rights(start_redis: StartRedis, cli: Cli) -> None:
     servers.servers[0].call("ACL", "SETUSER", "few", "on", ">few", "~other:*", "+@all", "-config")
     url = f"redis://few:few@127.0.0.1:{servers.servers[0].port}/0"
     done = cli("ps", "check", "--store", url)
-    found = verdicts(done)
-    assert (done.code, found["settings"], found["pulls and pushes"]) == (1, "warning", "problem")
+    lines = verdicts(done)
+    assert (done.code, lines["settings"], lines["pulls and pushes"]) == (1, "warning", "problem")
 
 
 def test_over_tls(start_redis: StartRedis, cli: Cli, tmp_path: Path) -> None:

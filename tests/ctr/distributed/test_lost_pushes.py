@@ -67,9 +67,9 @@ def test_the_last_pushes_of_a_job(struck: Callable[[Strike, float], Proof]) -> N
             board.pause(-1)  # or it could be over before they are cut off
             with cluster.cut_off(node.replicas):
                 board.pause(None)
-                found = board.job()
-                assert found is not None
-                while board.look().finished < found.shards:
+                job = board.job()
+                assert job is not None
+                while board.look().finished < job.shards:
                     sleep(0.004)
                 node.primary.kill()
 
