@@ -13,18 +13,10 @@ from dataclasses import dataclass, field, fields, replace
 from math import ceil, exp, expm1, log1p
 from typing import Any, Final
 
-from ctr.ps.layout import (
-    FAR_DENSITY,
-    FOLD_DENSITY,
-    LOG_ENTRY_BYTES,
-    NEAR_DENSITY,
-    SLOT_BYTES,
-    Layout,
-)
+from ctr.ps.layout import FAR_DENSITY, FOLD_DENSITY, LOG_ENTRY_BYTES, NEAR_DENSITY, SLOT_BYTES, Layout
 
 LEAST_ROUNDS: Final = 12
 """Chunks per worker and pass below which several lose accuracy; see `ctr.learn.default_chunk`."""
-_MOST_BITS = 40
 _CHUNK, _FEATURES, _SLOTS = 65_536, 39, 180_000
 """The chunk, its features per example and its unique slots at which most of `Costs` were measured."""
 
@@ -79,7 +71,7 @@ class Workload:
 
 def default_bits(features: int) -> int:
     """The least bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
-    return min(max((4 * max(features, 1) - 1).bit_length(), 1), _MOST_BITS)
+    return min(max((4 * max(features, 1) - 1).bit_length(), 1), 40)
 
 
 def _cost(default: float, unit: str, meaning: str) -> Any:

@@ -32,42 +32,42 @@ def drop(
 
     url = parse_redis_url(store)
     observer = StoreObserver(url)
-    found, job = look(observer)
-    if found.model is None:
-        why = found.problem or f"there is no model {found.model_name!r} in this store"
+    status, job = look(observer)
+    if status.model is None:
+        why = status.problem or f"there is no model {status.model_name!r} in this store"
         raise StoreError(f"{url}: {why}.")
-    if found.unreachable:
+    if status.unreachable:
         raise StoreError(
-            f"{url}: {len(found.unreachable)} partitions cannot be reached, and would be left behind; "
+            f"{url}: {len(status.unreachable)} partitions cannot be reached, and would be left behind; "
             "bring the nodes back first (see `ctr ps status`)."
         )
-    for line in _lines(found, job):
+    for line in _lines(status, job):
         typer.echo(line)
     if not yes:
-        typer.confirm(_question(found, job), abort=True)
-    drop_incarnation(store, found.model.incarnation)
+        typer.confirm(_question(status, job), abort=True)
+    drop_incarnation(store, status.model.incarnation)
     if observer.look().model is not None:
         raise StoreError(
-            f"{url}: another model {found.model_name!r} has been created meanwhile; it was not touched."
+            f"{url}: another model {status.model_name!r} has been created meanwhile; it was not touched."
         )
-    typer.echo(f"deleted {some(found.model.partitions, 'partition')}")
+    typer.echo(f"deleted {some(status.model.partitions, 'partition')}")
 
 
-def _lines(found: StoreStatus, job: JobStatus | None) -> list[str]:
+def _lines(status: StoreStatus, job: JobStatus | None) -> list[str]:
     """What would be deleted."""
-    model = found.model
+    model = status.model
     assert model is not None
-    held = sum(node.partition_bytes for node in found.nodes)
+    used = sum(node.partition_bytes for node in status.nodes)
     lines = [
-        f"model {model.name!r} in {found.url}: 2**{model.bits} slots in "
-        f"{some(model.partitions, 'partition')}, {size(held)}"
+        f"model {model.name!r} in {status.url}: 2**{model.bits} slots in "
+        f"{some(model.partitions, 'partition')}, {size(used)}"
     ]
     if model.state != "ready":
         lines.append(
             {"creating": "its creation", "dropping": "its removal"}[model.state] + " is not finished"
         )
     if job is None:
-        return [*lines, found.problem or "no job is on its board"]
+        return [*lines, status.problem or "no job is on its board"]
     done = (
         "" if not job.examples_in_all else f", {job.examples:,} of {job.examples_in_all:,} examples trained"
     )
@@ -75,11 +75,11 @@ def _lines(found: StoreStatus, job: JobStatus | None) -> list[str]:
     return lines
 
 
-def _question(found: StoreStatus, job: JobStatus | None) -> str:
+def _question(status: StoreStatus, job: JobStatus | None) -> str:
     if job is None or not job.at_work:
-        return f"Delete all of the model {found.model_name!r}?"
+        return f"Delete all of the model {status.model_name!r}?"
     who = some(len(job.live_workers), "live worker") if job.live_workers else "its coordinator"
     return (
         f"The job {job.facts.id} is {job.view.state}, with {who}: it will fail, and what it has learnt since "
-        f"its last checkpoint is lost. Delete all of the model {found.model_name!r}?"
+        f"its last checkpoint is lost. Delete all of the model {status.model_name!r}?"
     )
