@@ -124,15 +124,10 @@ def _server(facts: _Facts) -> Iterator[_Line]:
     yield "version", "problem" if old else "ok", version, "use Redis 6.2 or newer, or Valkey"
     replica = facts.status.role == "replica"
     yield "role", "problem" if replica else "ok", facts.status.role, "give the address of its primary"
-    yield (
-        "settings",
-        "ok" if facts.settings else "warning",
-        *(
-            ("readable", "")
-            if facts.settings
-            else ("CONFIG GET is not allowed", "let this user run CONFIG GET")
-        ),
-    )
+    if facts.settings:
+        yield "settings", "ok", "readable", ""
+    else:
+        yield "settings", "warning", "CONFIG GET is not allowed", "let this user run CONFIG GET"
 
 
 def _persistence(facts: _Facts) -> Iterator[_Line]:
