@@ -47,9 +47,7 @@ def checked(start_redis: StartRedis, cli: Cli, config: Mapping[str, str]) -> tup
 
 def test_a_safe_server(start_redis: StartRedis, cli: Cli, tmp_path: Path) -> None:
     url, out = start_redis(replicas=1, config=SAFE).url, tmp_path / "check.json"
-    began = monotonic()
     done = cli("ps", "check", "--store", url, "--json", out)
-    assert monotonic() - began < 10
     lines = verdicts(done)
     assert (done.code, {lines[name] for name in lines.keys() - SPEED}) == (0, {"ok"}), done.out
     assert lines.keys() > SPEED
@@ -123,7 +121,7 @@ def test_a_primary_that_is_down(start_redis: StartRedis, cli: Cli) -> None:
     servers.servers[1].kill()
     began = monotonic()
     done = cli("ps", "check", "--store", servers.url)
-    assert monotonic() - began < 15
+    assert monotonic() - began < 30
     assert done.code == 1
     assert verdicts(done)["answers"] == "problem"
     assert str(servers.servers[1].port) in done.out
