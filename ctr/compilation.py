@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 from time import monotonic
+from typing import Any
 
 _FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 _ERASE_LINE = "\r\x1b[K"
@@ -57,6 +58,15 @@ class Compilation:
 
 COMPILATION = Compilation()
 """That of this process."""
+
+
+def is_cached(kernel: Any) -> bool:
+    """Whether a kernel has been compiled before, for arguments of some types."""
+    if not hasattr(kernel, "_cache"):  # with NUMBA_DISABLE_JIT
+        return True
+    kernel._cache.open()
+    return os.path.exists(kernel._cache._cache_file._index_path)
+
 
 _bars: list[Callable[[str], None]] = []
 """What shows a text in the bar that is on the terminal, if there is one."""

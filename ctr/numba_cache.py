@@ -16,7 +16,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,12 @@ from typing import Any, TypeVar
 import numba
 import numba.extending
 from llvmlite import binding  # type: ignore[import-untyped,unused-ignore]  # what Numba itself links with
-from numba.core import caching, codegen
+from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
 
 from ctr.compilation import COMPILATION
+from ctr.kernel_library import kernel_libraries
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
@@ -60,9 +61,24 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[_Function], _Funct
             # Before the first call Numba looks for extensions in all installed packages, 25 ms, and once more
             # before it compiles. What is compiled already needs none.
             kernel._compilation_chain_init_hook = _nothing
+            _call_as_part(kernel, options)
         return kernel  # type: ignore[no-any-return]
 
     return compiled
+
+
+def _call_as_part(kernel: Any, options: Mapping[str, Any]) -> None:
+    """Have kernels that call this one get it as a part of theirs: neither wrapped for Python nor cached."""
+    parts: list[Any] = []
+
+    def part() -> Any:
+        if not parts:  # few kernels are called by others that are to be compiled
+            bare: Any = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+            parts.append(numba.njit(**bare)(kernel.py_func))
+        return parts[0]
+
+    kernel.get_call_template = lambda args, kws: part().get_call_template(args, kws)
+    kernel.get_overload = lambda signature: part().get_overload(signature)
 
 
 def _nothing() -> None:
@@ -79,6 +95,7 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 def _folder_name() -> str:
     """Of the folder for kernels compiled from the sources as they are now."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
+    digest.update(Path(__file__).with_name("kernel_library.py").read_bytes())
     # In a checkout ctr/features, ctr/ps and ctr/api are links.
     for folder, folders, files in os.walk(Path(__file__).parent, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -125,49 +142,10 @@ class UserWide(_ByDigest, caching.UserWideCacheLocator):
     """In the user's cache folder, where the others cannot be written to."""
 
 
-class _Library(codegen.JITCodeLibrary):
-    """Numba's, except that what has been compiled before is linked as it is.
-
-    Numba would have LLVM compile an empty module, hand it the machine code then, and parse the bitcode beside
-    it: 1.2 ms for each kernel instead of 0.15. The bitcode is for kernels to be compiled that call this one.
-    """
-
-    _bitcode: bytes | None = None
-
-    @classmethod
-    def _unserialize(cls, target: Any, state: Any) -> Any:
-        name, kind, data = state
-        if kind != "object":
-            return super()._unserialize(target, state)  # type: ignore[no-untyped-call]
-        library = cls.__new__(cls)
-        codegen.CodeLibrary.__init__(library, target, name)  # and no other, which would make that module
-        machine_code, library._bitcode = data
-        library._shared_module = None
-        library._disable_inspection = library._finalized = True
-        engine = target._engine._ee
-        engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
-        engine.finalize_object()
-        return library
-
-    def get_pointer_to_function(self, name: str) -> Any:
-        if self._bitcode is None:
-            return super().get_pointer_to_function(name)  # type: ignore[no-untyped-call]
-        return self._codegen._engine.get_function_address(name)
-
-    def _get_module_for_linking(self) -> Any:
-        if self._bitcode is not None and self._shared_module is None:
-            self._shared_module = binding.parse_bitcode(self._bitcode)
-        return super()._get_module_for_linking()  # type: ignore[no-untyped-call]
-
-
 class _Placed(caching.CompileResultCacheImpl):
     """Numba's, in our places."""
 
     _locator_classes = [UserProvided, InTree, UserWide]  # noqa: RUF012  (as Numba declares it)
-
-    def rebuild(self, target_context: Any, payload: Any) -> Any:
-        target_context.codegen()._library_class = _Library
-        return super().rebuild(target_context, payload)  # type: ignore[no-untyped-call]
 
 
 @cache
@@ -192,10 +170,14 @@ class _KernelCache(caching.FunctionCache):
         self._is_compiling = False
         self._is_open = False  # until the first call: of the kernels that a command imports it calls few
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
+    def open(self) -> None:
+        """Find its place on disk."""
         if not self._is_open:
             super().__init__(self._function)  # type: ignore[no-untyped-call]
             self._is_open = True
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        self.open()
         # Numba first loads all that it could compile, and SciPy for that, and once more when it compiles.
         _link_runtime()
         with self._guard_against_spurious_io_errors():
@@ -212,7 +194,8 @@ class _KernelCache(caching.FunctionCache):
         def compile_and_end(signature: Any) -> Any:
             with global_compiler_lock:  # as it does itself: no other thread may begin before the end
                 try:
-                    return compile_kernel(signature)
+                    with kernel_libraries():
+                        return compile_kernel(signature)
                 finally:
                     self._end()
 

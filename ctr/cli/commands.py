@@ -45,6 +45,7 @@ _MODULES = {
     "explain": "scoring",
     "serve": "serving",
     "runs": "runs",
+    "warm-up": "warming",
 }
 """Where in `ctr.cli` each command is, in the order of help: a function of its name, or `app`, of several."""
 
@@ -96,7 +97,7 @@ def command_line(name: str | None = None, *, listed: bool = False) -> Any:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=each)
         else:
-            app.command(each)(_command(getattr(module, each), _SETTINGS.get(each), listed))
+            app.command(each)(_command(getattr(module, each.replace("-", "_")), _SETTINGS.get(each), listed))
     return get_command(app)
 
 

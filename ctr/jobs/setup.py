@@ -14,6 +14,7 @@ from ctr.errors import ModelError, SettingError, SpecError, named
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from ctr.features.spec import learnt_from, learnt_of
 from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
+from ctr.jobs.warm_up import compile_training_beside
 from ctr.jobs.windows import windows_of_warm_start
 from ctr.learn import (
     Sampling,
@@ -145,6 +146,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     if not optimizer.online:
         job.require_batch()
     source = open_training(job)
+    compile_training_beside(source.spec, optimizer)
     former = None if job.warm_start is None else load_state(job.warm_start, source.spec)
     if former is None and isinstance(source, DatasetSource):
         require_classes(source.spec, source.manifest.rows, source.manifest.positives)

@@ -4,4 +4,4 @@ from ctr.features.batches.batch import MOST_FIELDS, Batch, FieldIds, Slots, fiel
 from ctr.features.batches.builder import BatchBuilder
 from ctr.features.batches.chunk import Chunk
 from ctr.features.batches.join import join_chunks, merge_slots
-from ctr.features.batches.localize import localize, slice_chunk, slot_counts, warm_up
+from ctr.features.batches.localize import is_compiled, localize, slice_chunk, slot_counts, warm_up

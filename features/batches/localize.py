@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.compilation import is_cached
 from ctr.features.batches import localize_kernels as kernels
 from ctr.features.batches.batch import Batch, Slots, slot_dtype
 from ctr.features.batches.chunk import Chunk
@@ -46,6 +47,11 @@ def warm_up(bits: int) -> None:
         chunk = localize(Batch(np.array([0, 1, 2]), slots))
         slot_counts(slice_chunk(chunk, 0, 1))
         join_chunks([chunk, chunk])
+
+
+def is_compiled() -> bool:
+    """Whether that has been done before, by any process."""
+    return is_cached(kernels.merge)
 
 
 def slice_chunk(chunk: Chunk, start: int, stop: int) -> Chunk:

@@ -37,8 +37,6 @@ COMPILE = """
 import numba, numpy as np
 from ctr.synth.kernels import mix
 assert mix(np.uint64(3)) == {expected}
-(loaded,) = mix.overloads.values()
-assert loaded.library._shared_module is None
 negative = numba.njit(lambda x: ~mix(x))
 print(~negative(np.uint64(3)) & (2**64 - 1), len(mix.stats.cache_misses))
 """
@@ -154,6 +152,12 @@ def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Cop
 def test_a_kernel_from_the_cache_can_be_part_of_one_that_is_compiled(copy: Copy) -> None:
     expected = copy.run("import numpy as np; from ctr.synth.kernels import mix; print(mix(np.uint64(3)))")
     assert copy.run(COMPILE.format(expected=expected)).split() == [expected, "0"]
+
+
+def test_a_kernel_that_only_kernels_call_is_not_kept_by_itself(copy: Copy) -> None:
+    copy.run()
+    assert caches(copy.folder)
+    assert not list(copy.folder.rglob("kernels.mix*.nb?"))
 
 
 def test_a_kernel_in_a_file_that_the_cache_does_not_look_at_is_refused(copy: Copy) -> None:
