@@ -188,12 +188,12 @@ class Session(Protocol):
           |---another attempt has begun--> SUPERSEDED
           '---a server has lost pushes---> LOST
 
-    Pushes are numbered in ascending order, and each names the one before it. So a partition adds each of them
-    once, in order, or refuses those that follow one that it lacks: then the session sends again what it still
-    keeps, or is lost. Of a session that is superseded or lost, nothing more is added; its pushes are ignored.
+    Pushes are numbered in ascending order, and each names the one before it. A partition adds each push once,
+    in order, and refuses one that follows a push it lacks. The session then sends the missing pushes again if
+    it still keeps them; if not, it is lost. Nothing more of a superseded or lost session is added.
 
-    A worker pulls the next chunk while one trains, and sends the push of the one before: `pull` may be called
-    on one thread, `wait` and `push` on another, `send` and `close` on a third.
+    A worker pulls the next chunk while one trains, and sends the push of the one before. So `pull` may be
+    called on one thread, `wait` and `push` on a second, `send` and `close` on a third.
     """
 
     @property
@@ -212,31 +212,32 @@ class Session(Protocol):
         ...
 
     def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
-        """Ask for the state of a chunk's slots, to be trained at this clock of the worker.
+        """Pull the state of a chunk's slots, which the worker will train at this clock.
 
-        `least_clock` is that of the slowest live worker: what a store keeps for its worker may be as old as
-        the job's staleness allows. Raises as `Store.pull` does.
+        `least_clock` is the slowest live worker's: it limits how old cached state may be. Raises as
+        `Store.pull` does.
         """
         ...
 
     def wait(self, pulled: Pulled) -> Float32:
-        """The state, float32[u, width]: the store's as of the pull, and all that this worker pushed before.
+        """The state as of the pull with all earlier pushes of this worker, float32[u, width].
 
-        Bit-identical to a store's that nobody else pushes to. To be called in the order of pulls.
+        While nobody else pushes, it is bit-identical to what `Store.pull` would return after those pushes.
+        Call it in the order of pulls.
         """
         ...
 
     def push(self, pulled: Pulled, delta: Float32, number: int) -> object:
-        """Make a push of what training added to the state, for `send`; `wait` counts it from now on.
+        """Make a push of what training added to the state, for `send`; `wait` includes it from now on.
 
         Raises as `Store.push` does for a wrong delta.
         """
         ...
 
     def send(self, push: Any) -> bool:
-        """Have it, and all pushes that were made before it, in every partition; False if it will never be.
+        """Send the push, and those made before it, until every partition has them.
 
-        That is so when the session is superseded or lost. Raises as `Store.push` does.
+        False if the session is superseded or lost. Raises as `Store.push` does.
         """
         ...
 
@@ -251,13 +252,12 @@ class Sessions(Protocol):
     def begin(self, shard: int) -> Session:
         """Begin an attempt at a data shard. From now on, no partition adds what earlier attempts push.
 
-        So it is certain what each partition has. It is not added again, though others may need a chunk to be
-        trained again. Raises as `Store.push` does.
+        What partitions have already is not added again. Raises as `Store.push` does.
         """
         ...
 
     def close(self) -> None:
-        """No more of them is pulled or pushed; the store stays open."""
+        """Stop pushing; the store stays open."""
         ...
 
 

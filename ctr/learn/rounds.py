@@ -151,7 +151,7 @@ class Rounds:
     _epoch: int = field(default=0, init=False)
     """That is being read."""
     _passes: int = field(default=1, init=False)
-    """That was begun last, from 1."""
+    """The latest pass, from 1."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -175,26 +175,26 @@ class Rounds:
 
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
-        sample, told = self._sampling.of(self.source).sample(WARM_UP_ROWS), self.settings
-        warm_up(sample, self.store.bits, self.optimizer, told.safe_adding, self._admission)
+        sample = self._sampling.of(self.source).sample(WARM_UP_ROWS)
+        warm_up(sample, self.store.bits, self.optimizer, self.settings.safe_adding, self._admission)
         started = perf_counter()
         try:
             with self._team, Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks:
                 clock, reported = 0, started
                 several = self.settings.workers > 1
-                begun = self._team.begin(self._deal(tasks, clock))
-                while begun and self._failure is None and not self.stop.is_set():
-                    first, last = begun[0].task.number, begun[-1].task.number
+                round_ = self._team.begin(self._deal(tasks, clock))
+                while round_ and self._failure is None and not self.stop.is_set():
+                    first, last = round_[0].task.number, round_[-1].task.number
                     if first > self._passes:
                         self._end_pass(self._passes)
                     following = self._deal(tasks, clock + 1) if several else ()
-                    coming = self._team.learn(begun, clock, following=following)
+                    next_round = self._team.learn(round_, clock, following=following)
                     clock += 1
-                    self._examples += sum(each.task.rows for each in begun)
-                    self._rows += sum(each.task.rows for each in begun if each.task.number == 1)
+                    self._examples += sum(each.task.rows for each in round_)
+                    self._rows += sum(each.task.rows for each in round_ if each.task.number == 1)
                     if first < last:
                         self._end_pass(first)
-                    self._chunks += len(begun)
+                    self._chunks += len(round_)
                     self._passes = last
                     if clock == 1:
                         self._curve.begin(self._team.learners[0].first_chunk)
@@ -202,12 +202,12 @@ class Rounds:
                     if (now := perf_counter()) - reported > self.progress_every_s:
                         self.on_progress(self._progress())
                         reported = now
-                    begun = coming
+                    round_ = next_round
                     if not several and not self.stop.is_set():
-                        begun = self._team.begin(self._deal(tasks, clock))
+                        round_ = self._team.begin(self._deal(tasks, clock))
                 if self._failure is not None:
                     raise self._failure
-                interrupted = self.stop.is_set() and (next(tasks, None) is not None or bool(begun))
+                interrupted = self.stop.is_set() and (next(tasks, None) is not None or bool(round_))
         except ReaderHangs:
             interrupted = True
         seconds = perf_counter() - started - self._waited_s

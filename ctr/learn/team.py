@@ -41,7 +41,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PulledTask:
     """A task whose chunk is there, with the state that it is to be trained on."""
 
     task: Task
@@ -132,7 +132,7 @@ class Team:
             return examples
         return self._threads.ahead(self._localize, examples)
 
-    def begin(self, tasks: Iterable[Task]) -> list[Begun]:
+    def begin(self, tasks: Iterable[Task]) -> list[PulledTask]:
         """The round of these tasks, at most one per worker. A worker starts as soon as its task is there.
 
         Raises the errors of `tasks`.
@@ -140,23 +140,25 @@ class Team:
         # The threads must not wait for a chunk: it may be theirs to make it.
         return self._together(self._pull, ((task, self._chunk(task)) for task in tasks))
 
-    def learn(self, begun: list[Begun], clock: int, *, following: Iterable[Task] = ()) -> list[Begun]:
-        """Learn a round, the `clock`-th; return the one of the `following` tasks, begun.
+    def learn(
+        self, round_: list[PulledTask], clock: int, *, following: Iterable[Task] = ()
+    ) -> list[PulledTask]:
+        """Learn a round, the `clock`-th; return the one of the `following` tasks, pulled.
 
         They are asked for while this one trains.
 
         Raises the errors of `Learner.learn` and of `following`, then nothing is pushed, and of the store.
         """
-        step = partial(self._train, peers=len(begun))
-        training = [self._start(step, at, each) for at, each in enumerate(begun)]
+        step = partial(self._train, peers=len(round_))
+        training = [self._start(step, at, each) for at, each in enumerate(round_)]
         try:
-            coming = [self._room(task) for task in following]
+            next_round = [self._unpulled(task) for task in following]
         finally:
             wait(training)
         deltas = [each.result() for each in training]
-        exchange = partial(self._exchange, clock, begun, deltas, coming)
-        self._together(exchange, self._share([each.chunk.slots for each in begun + coming]))
-        return coming
+        exchange = partial(self._exchange, clock, round_, deltas, next_round)
+        self._together(exchange, self._share([each.chunk.slots for each in round_ + next_round]))
+        return next_round
 
     def _localize(self, examples: Batch | Chunk) -> Chunk:
         started = perf_counter()
@@ -167,24 +169,26 @@ class Team:
     def _chunk(self, task: Task) -> Chunk:
         return task.examples.result() if isinstance(task.examples, Future) else self._localize(task.examples)
 
-    def _room(self, task: Task) -> Begun:
-        """The task with room for its state."""
+    def _unpulled(self, task: Task) -> PulledTask:
+        """The task with an array for its state."""
         chunk = self._chunk(task)
-        return Begun(task, chunk, Pulled(chunk.slots, np.empty((chunk.slots.size, self._width), np.float32)))
+        return PulledTask(
+            task, chunk, Pulled(chunk.slots, np.empty((chunk.slots.size, self._width), np.float32))
+        )
 
-    def _pull(self, at: int, localized: tuple[Task, Chunk]) -> Begun:
+    def _pull(self, at: int, localized: tuple[Task, Chunk]) -> PulledTask:
         started = perf_counter()
         task, chunk = localized
         pulled = self._workers[at].session.pull(chunk.slots)
         self._workers[at].timings.pull += perf_counter() - started
-        return Begun(task, chunk, pulled)
+        return PulledTask(task, chunk, pulled)
 
-    def _train(self, at: int, begun: Begun, *, peers: int) -> Float32:
-        worker, task = self._workers[at], begun.task
+    def _train(self, at: int, pulled: PulledTask, *, peers: int) -> Float32:
+        worker, task = self._workers[at], pulled.task
         started = perf_counter()
         delta = worker.learner.learn(
-            begun.chunk,
-            begun.state,
+            pulled.chunk,
+            pulled.state,
             task.optimizer,
             number=task.chunk,
             first_pass=task.number == 1,
@@ -196,23 +200,23 @@ class Team:
     def _exchange(
         self,
         clock: int,
-        begun: list[Begun],
+        round_: list[PulledTask],
         deltas: list[Float32],
-        coming: list[Begun],
+        next_round: list[PulledTask],
         _at: int,
         shares: list[slice],
     ) -> None:
         """Add what was learnt in some partitions, and take their state for the next round."""
         started = perf_counter()
         # Every partition is in one share: it gets the updates in order, and each of them once.
-        for worker, before, delta, share in zip(self._workers, begun, deltas, shares, strict=False):
+        for worker, before, delta, share in zip(self._workers, round_, deltas, shares, strict=False):
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
             if self._admission.probability < 1:  # what is left out takes no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
             worker.session.push(Pulled(slots, state), added, clock)
         pushed = perf_counter()
-        for worker, after, share in zip(self._workers, coming, shares[len(begun) :], strict=False):
+        for worker, after, share in zip(self._workers, next_round, shares[len(round_) :], strict=False):
             after.state[share] = worker.session.pull(after.chunk.slots[share]).state
         self._count(Timings(push=pushed - started, pull=perf_counter() - pushed))
 

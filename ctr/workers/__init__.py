@@ -1,4 +1,4 @@
-"""A worker of a job over Redis: what it is told, how it works (SSP or BSP), and what it reports."""
+"""A worker of a job over Redis: its job's description, SSP and BSP workers, their reports."""
 
 from typing import TYPE_CHECKING
 

@@ -2,7 +2,7 @@
 
 In a round every rank pulls the same state, and its update is prepared before any of the round's is pushed. So
 whoever takes over a rank whose worker died trains the same chunk from the same state, or finds the update.
-Watermarks tell when a server has lost pushes: they are sent again, or the job ends.
+Watermarks show when a server has lost pushes: they are sent again, or the job ends.
 """
 
 from __future__ import annotations
@@ -19,12 +19,9 @@ from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.ps import (
     FilterCounts,
     JobBoard,
-    LostPushesError,
     RankGate,
     RedisSession,
     RedisSessions,
-    RedisStore,
-    SendPacked,
 )
 from ctr.ps.partitions import Float32, no_slots
 from ctr.workers.chunk_reader import RankReaders
@@ -58,31 +55,23 @@ class BspWorker:
     """One worker of a BSP job; `run` returns when there is nothing left to do."""
 
     def __init__(
-        self,
-        board: JobBoard,
-        store: RedisStore,
-        source: ExampleSource,
-        job: JobDescription,
-        job_id: str,
-        push: SendPacked | None = None,
+        self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
     ) -> None:
-        """`source`: of the job's rows; each rank opens another one like it. `push`: what pushes go through,
-        if it is not the store's own method."""
+        """`source`: of the job's rows; each rank opens another one like it."""
         self.examples = 0
         """Trained here; some of these updates may have come too late to count."""
         self._counts = FilterCounts()
         self._admissions = AdmissionCounts()
         self._timings = Timings()
         self._board = board
-        self._url = store.url
-        self._bits = store.bits
+        self._bits = job.feature_spec().bits
         self._job = job
         self._plan = job.plan()
         self._rounds = [self._plan.rounds_of(rank) for rank in range(self._plan.ranks)]
         self._readers = RankReaders(job, source.inputs, self._timings)
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
-        self._sessions = RedisSessions(store, job_id, push=push)
+        self._sessions = sessions
         self._by_rank: dict[int, RedisSession] = {}
         self._awaited: object = None
         """What it waits for, as it was when it last asked whether it may go on."""
@@ -92,6 +81,12 @@ class BspWorker:
         """Work until the job is over or `stopping`; False when the worker has expired and has to register
         anew.
         """
+        try:
+            return self._work(worker, stopping, reports)
+        finally:
+            self._readers.keep(())
+
+    def _work(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
         polling = Polling(shortest_s=_POLL_S)
         mine: list[int] = []
         joined: set[int] = set()
@@ -113,7 +108,7 @@ class BspWorker:
                 return True
             steps = self._steps(mine, gate)
             if steps and paused_at is not None:
-                # Ranks have come here since: what is told of this worker's work must not be of before.
+                # Ranks have come here since: reports of this worker must not be older than that.
                 self._board.report(f"paused:{worker}", b"")
                 paused_at = None
             began = perf_counter()
@@ -128,11 +123,6 @@ class BspWorker:
                 reports.send()
                 self._board.report(f"paused:{worker}", b"%d" % paused_at)
             self._timings.wait += polling.pause()
-
-    def close(self) -> None:
-        """Stop pushing and reading."""
-        self._readers.keep(())
-        self._sessions.close()
 
     @property
     def progress(self) -> object:
@@ -224,10 +214,7 @@ class BspWorker:
     def _announce_again(self, rank: int, round_: int) -> None:
         """Of a round behind one that is prepared: all was pushed, but the board may have lost that it was."""
         self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
-        applied = self._by_rank[rank].applied()
-        if applied < round_:
-            raise LostPushesError(self._url)
-        self._board.ranks.announce_pushed(rank, applied)
+        self._board.ranks.announce_pushed(rank, self._by_rank[rank].applied(round_))
 
     def _update(
         self,

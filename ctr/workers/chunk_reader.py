@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> Iterator[Chunk | None]:
     """Read examples and de-duplicate their slots; what that takes is added to `timings`.
 
-    None stands for a chunk of which bad rows have left nothing.
+    None stands for a chunk whose rows are all bad.
     """
     while True:
         began = perf_counter()
         try:
-            found = next(examples)
+            batch = next(examples)
         except StopIteration:
             return
         finally:
             read = perf_counter()
             timings.read += read - began
-        chunk = None if found is None else localize(found)
+        chunk = None if batch is None else localize(batch)
         timings.unique += perf_counter() - read
         yield chunk
 

@@ -192,10 +192,10 @@ class JobDescription(BaseModel):
             on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
             choice=choice,
         )
-        found = input_bytes(source.inputs)
-        if self.input_bytes not in (None, found):
+        size = input_bytes(source.inputs)
+        if self.input_bytes not in (None, size):
             raise DataError(
-                f"{', '.join(self.inputs)}: {found:,} bytes here, but {self.input_bytes:,} where the job was "
+                f"{', '.join(self.inputs)}: {size:,} bytes here, but {self.input_bytes:,} where the job was "
                 f"started; {_REMEDY}."
             )
         if self.input_digest is not None and self.input_digest != input_digest(source.inputs):

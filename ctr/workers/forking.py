@@ -164,9 +164,9 @@ class ForkServer:
         """Read what it has to say, waiting for the first of it; False when it has ended."""
         if not self._over and select.select([self._line], [], [], timeout_s)[0]:
             with suppress(ConnectionError):
-                found = self._line.recv(_LONGEST)
-                self._over = not found
-                *whole, self._answers = (self._answers + found).split(b"\n")
+                received = self._line.recv(_LONGEST)
+                self._over = not received
+                *whole, self._answers = (self._answers + received).split(b"\n")
                 for pid, *code in (tuple(map(int, line.split())) for line in whole):
                     if code:
                         self._codes[pid] = code[0]

@@ -93,7 +93,7 @@ class WorkerProcesses:
 
     def newly_dead(self) -> list[DeadWorker]:
         """Those that ended badly since the last call."""
-        found = []
+        dead = []
         for each in self._processes:
             code = each.forked.poll()
             if not each.seen_dead and code is not None:
@@ -102,8 +102,8 @@ class WorkerProcesses:
                     each.said.seek(0)
                     last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
                     said = last or f"ended by signal {-code}"
-                    found.append(DeadWorker(host(each.forked.pid), said, killed=code < 0))
-        return found
+                    dead.append(DeadWorker(host(each.forked.pid), said, killed=code < 0))
+        return dead
 
     def failure(self) -> BaseException | None:
         """What ended the worker that is a thread."""

@@ -1,4 +1,4 @@
-"""`WorkerReport`: what a worker tells the coordinator of its work."""
+"""`WorkerReport`: what a worker reports to the coordinator of its work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Reports:
     """
 
     def __init__(self, report: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
-        """`report` tells what was done so far, and `send` sends that to the coordinator."""
+        """`report` gives what was done so far, and `send` sends that to the coordinator."""
         self._report = report
         self._send = send
         self._began = self._sent = perf_counter()
@@ -110,15 +110,15 @@ class WorkerReport:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> WorkerReport:
-        found = orjson.loads(text)
+        fields = orjson.loads(text)
         return cls(
-            Metrics.from_bytes(base64.b64decode(found["progressive"])),
-            Metrics.from_bytes(base64.b64decode(found["later_passes"])),
-            timings=Timings(**found["timings"]),
-            counts=FilterCounts(**found["counts"]),
-            admissions=AdmissionCounts(**found["admissions"]),
-            bad_rows=BadRows.from_json(found["bad_rows"]),
-            **{name: found[name] for name in _PLAIN},
+            Metrics.from_bytes(base64.b64decode(fields["progressive"])),
+            Metrics.from_bytes(base64.b64decode(fields["later_passes"])),
+            timings=Timings(**fields["timings"]),
+            counts=FilterCounts(**fields["counts"]),
+            admissions=AdmissionCounts(**fields["admissions"]),
+            bad_rows=BadRows.from_json(fields["bad_rows"]),
+            **{name: fields[name] for name in _PLAIN},
         )
 
 
@@ -141,13 +141,13 @@ def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
 
     All are `WorkerReport`s as bytes. `bits` is the model's.
     """
-    found = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
+    reports = {name: blob for name, blob in board.reports().items() if name.startswith(_RESULT)}
     for number, rank in enumerate(view.ranks):
         blob = board.ranks.prepared(number, rank.pushed) or board.ranks.prepared(number, rank.prepared)
         if blob is not None:  # else it has not begun, or a failover has lost it
             evaluated = PreparedUpdate.from_bytes(blob, bits).metrics
-            found[f"rank:{number}"] = WorkerReport(*evaluated).to_bytes()
-    return found
+            reports[f"rank:{number}"] = WorkerReport(*evaluated).to_bytes()
+    return reports
 
 
 def is_of_work(name: str) -> bool:
@@ -156,7 +156,7 @@ def is_of_work(name: str) -> bool:
 
 
 def skipped_rows(reports: Mapping[str, bytes]) -> BadRows:
-    """The bad rows that workers have told of in these reports, by name."""
+    """The bad rows that workers have reported, by name."""
     skipped = BadRows()
     for name, blob in reports.items():
         if is_of_work(name):
@@ -166,8 +166,8 @@ def skipped_rows(reports: Mapping[str, bytes]) -> BadRows:
 
 def report_failure(board: JobBoard, name: str, error: CtrError) -> None:
     """End the job because of what happened to the worker of this name."""
-    told = {"kind": type(error).__name__, "message": str(error)}
-    board.report(f"failure:{name}", orjson.dumps(told))
+    failure = {"kind": type(error).__name__, "message": str(error)}
+    board.report(f"failure:{name}", orjson.dumps(failure))
     board.fail(str(error))
 
 
@@ -177,35 +177,35 @@ def host(pid: int | None = None) -> str:
 
 
 def report_stall(board: JobBoard, host: str, seconds: float) -> None:
-    """Tell that a worker was taken for dead, as it has made no progress for so long."""
+    """Report that a worker counts as dead, as it has made no progress for so long."""
     board.report(f"stalled:{host}", f"no progress for {seconds:.0f} s".encode())
 
 
 def read_stalls(board: JobBoard, hosts: Collection[str]) -> list[str]:
-    """What is told of those of these hosts that were taken for dead so."""
-    told = board.reports([f"stalled:{host}" for host in hosts])
-    return [f"{name.removeprefix('stalled:')}: {text.decode()}" for name, text in sorted(told.items())]
+    """The reports of those of these hosts that count as dead so."""
+    stalls = board.reports([f"stalled:{host}" for host in hosts])
+    return [f"{name.removeprefix('stalled:')}: {text.decode()}" for name, text in sorted(stalls.items())]
 
 
 def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
     """The error that ended a job with this message, in the class that it had."""
     for name, blob in reports.items():
-        if name.startswith("failure:") and (told := orjson.loads(blob))["message"] == message:
-            return _KINDS.get(told["kind"], StoreError)(message)
+        if name.startswith("failure:") and (failure := orjson.loads(blob))["message"] == message:
+            return _KINDS.get(failure["kind"], StoreError)(message)
     return StoreError(message)
 
 
 def progress_report(examples: int, learners: Sequence[Learner], saturations: Saturations) -> bytes:
-    """The little that is told many times: how far a worker is, how well it predicts, and what did not fit."""
+    """The little that is reported often: how far a worker is, how well it predicts, and what did not fit."""
     again = any(learner.later_passes.examples for learner in learners)
     latest = [learner.later_passes if again else learner.progressive for learner in learners]
     evaluated = sum(metrics.examples for metrics in latest)
     losses = sum(metrics.examples * metrics.logloss for metrics in latest if metrics.examples)
-    told: dict[str, Any] = {
+    progress: dict[str, Any] = {
         "examples": examples,
         "evaluated": evaluated,
         "logloss": losses / evaluated if evaluated else None,
         "later_pass": again,
         "saturations": asdict(saturations),
     }
-    return orjson.dumps(told)
+    return orjson.dumps(progress)

@@ -15,12 +15,11 @@ from time import perf_counter
 from ctr.background import Background
 from ctr.features import ExampleSource
 from ctr.learn import Learner, Timings
-from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions, RedisStore, SendPacked
-from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk
+from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions
+from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from ctr.workers.description import JobDescription
 from ctr.workers.polling import Polling
 from ctr.workers.report import Reports, WorkerReport
-from ctr.workers.shard_reader import ShardReader
 
 _POLL_S = 0.002
 _IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5
@@ -48,15 +47,8 @@ class SspWorker:
     """
 
     def __init__(
-        self,
-        board: JobBoard,
-        store: RedisStore,
-        source: ExampleSource,
-        job: JobDescription,
-        job_id: str,
-        push: SendPacked | None = None,
+        self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
     ) -> None:
-        """`push` is what pushes go through, if it is not the store's own method."""
         self.learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits)
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
@@ -65,14 +57,7 @@ class SspWorker:
         self._source = source
         self._job = job
         self._plan = job.plan()
-        self._sessions = RedisSessions(
-            store,
-            job_id,
-            filters=job.filters,
-            staleness=job.bound,
-            filter_updates=job.optimizer_in(0).filter_updates,
-            push=push,
-        )
+        self._sessions = sessions
         self._worker_id = ""
         self._chunk_s = 0.0  # that training the last one took
         self._awaited: object = None
@@ -127,10 +112,6 @@ class SspWorker:
             self._timings.wait += polling.pause()
             self._sessions.wait_replicated()
 
-    def close(self) -> None:
-        """Stop pushing."""
-        self._sessions.close()
-
     @property
     def progress(self) -> object:
         """Changes as long as it gets on, or those do that it waits for."""
@@ -162,7 +143,7 @@ class SspWorker:
         ready: _Ready | None = None
         sending: deque[Future[None]] = deque()
         while True:
-            # Asked for before: its last push may arrive while it hears that there is nothing to claim, and
+            # Asked for before: its last push may arrive while the board has nothing to claim, and
             # only a claim of who has nothing in work ends its clock, for which the others wait.
             any_in_work = bool(shards.by_number)
             pulling = puller.submit(self._next, shards, sender, ahead=ready is not None)
@@ -248,7 +229,7 @@ class SspWorker:
                 break
             sender.require_sound()  # or this worker would wait for itself
             polling.pause()
-            if shards.pushed_clock >= clock - self._job.bound:  # else it hears more when its own push arrives
+            if shards.pushed_clock >= clock - self._job.bound:  # else its own push will ask, when it arrives
                 shards.announce(chunk.shard)
         started = perf_counter()
         pulled = chunk.shard.session.pull(chunk.chunk.slots, clock, least)

@@ -15,7 +15,16 @@ from ctr.errors import CtrError, StoreError
 from ctr.features import Batch
 from ctr.learn import WARM_UP_ROWS, Admission, warm_up
 from ctr.optimizers import choose_optimizer
-from ctr.ps import Job, JobBoard, LostPushesError, RedisStore, RedisUrl, SendPacked, warm_up_requests
+from ctr.ps import (
+    Job,
+    JobBoard,
+    LostPushesError,
+    RedisSessions,
+    RedisStore,
+    RedisUrl,
+    SendPacked,
+    warm_up_requests,
+)
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.heartbeat import Heartbeat
@@ -24,7 +33,7 @@ from ctr.workers.ssp_worker import SspWorker
 from ctr.workers.stall import StallWatch
 
 FAILURE_REPORT_S = 2.0
-"""How long a process that has failed tries to tell the others."""
+"""How long a process that has failed tries to report it to the others."""
 Wrap = Callable[[RedisStore, str], SendPacked]
 """Gets the store and the name of its worker, and gives what the worker pushes with."""
 
@@ -50,14 +59,14 @@ def take_part(
     """
     board = JobBoard(url, lease_s=lease_s)
     try:
-        found = board.job(job_id)
-        if found is None:
+        on_board = board.job(job_id)
+        if on_board is None:
             raise StoreError(f"{url}: there is no job on this model; start one with `ctr train --store`.")
         view = board.look(shards=False)
         if view.state != "running":
-            raise StoreError(f"{url}: the job {found.id!r} is over ({view.message or view.state}).")
-        job = JobDescription.from_bytes(found.description)
-        return _work(url, board, found, job, stop, wrap)
+            raise StoreError(f"{url}: the job {on_board.id!r} is over ({view.message or view.state}).")
+        job = JobDescription.from_bytes(on_board.description)
+        return _work(url, board, on_board, job, stop, wrap)
     finally:
         board.close()
 
@@ -72,7 +81,7 @@ def warm_up_worker() -> None:
 def _work(
     url: RedisUrl,
     board: JobBoard,
-    found: Job,
+    on_board: Job,
     job: JobDescription,
     stop: Event,
     wrap: Wrap,
@@ -92,14 +101,12 @@ def _work(
         create=False,
     )
     try:
-        push = wrap(store, name)
         warm_up_requests(spec.bits)
         sample = source.sample(WARM_UP_ROWS)
         warm_up(sample, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
-        if job.ranks:
-            worker: BspWorker | SspWorker = BspWorker(board, store, source, job, found.id, push)
-        else:
-            worker = SspWorker(board, store, source, job, found.id, push)
+        sessions = sessions_of(job, store, on_board.id, wrap(store, name))
+        kind = BspWorker if job.ranks else SspWorker
+        worker: BspWorker | SspWorker = kind(board, sessions, source, job)
         try:
             reports = Reports(
                 lambda: _report(worker, store).to_bytes(), partial(board.report, f"result:{name}")
@@ -108,18 +115,37 @@ def _work(
             def progress() -> bytes:
                 return progress_report(worker.examples, worker.learners, store.saturations)
 
-            _run(url, board, found, worker, name, job.stall_s, stop, reports, progress)
+            _run(url, board, on_board, worker, name, job.stall_s, stop, reports, progress)
             return _report(worker, store)
         finally:
-            worker.close()
+            sessions.close()
     finally:
         store.close()
+
+
+def sessions_of(
+    job: JobDescription, store: RedisStore, job_id: str, push: SendPacked | None = None
+) -> RedisSessions:
+    """A worker's sessions. In rounds, it must see just what all ranks have pushed: nothing is filtered.
+
+    `push` is what pushes go through, if it is not the store's own method.
+    """
+    if job.ranks:
+        return RedisSessions(store, job_id, push=push)
+    return RedisSessions(
+        store,
+        job_id,
+        filters=job.filters,
+        staleness=job.bound,
+        filter_updates=job.optimizer_in(0).filter_updates,
+        push=push,
+    )
 
 
 def _run(
     url: RedisUrl,
     board: JobBoard,
-    found: Job,
+    on_board: Job,
     worker: BspWorker | SspWorker,
     name: str,
     stall_s: float,
@@ -144,20 +170,20 @@ def _run(
             if heart.failure is not None:
                 raise heart.failure
         except BaseException as error:
-            _leave_with(error, url, found, worker_id, name)
+            _leave_with(error, url, on_board, worker_id, name)
             raise
         board.leases.expire(worker_id)
     if end:
         raise StoreError(end)
 
 
-def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str, name: str) -> None:
+def _leave_with(error: BaseException, url: RedisUrl, on_board: Job, worker_id: str, name: str) -> None:
     """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
     with (
-        suppress(CtrError),  # the store may not be there to be told
+        suppress(CtrError),  # the store may be away
         closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
     ):
-        board.job(found.id, found.launch)
+        board.job(on_board.id, on_board.launch)
         everybodys = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
         if isinstance(error, CtrError) and everybodys:
             report_failure(board, name, error)
@@ -167,11 +193,11 @@ def _leave_with(error: BaseException, url: RedisUrl, found: Job, worker_id: str,
 def _heartbeat(board: JobBoard, worker_id: str, progress: Callable[[], bytes], watch: StallWatch) -> None:
     stalled_s = watch.seconds()
     if stalled_s:
-        # The others go on with what it had. Should it wake up, it hears at its next gate that it has expired.
+        # The others go on with what it had. Should it wake up, its next gate says that it has expired.
         board.leases.expire(worker_id)
         report_stall(board, host(), stalled_s)
         return
-    # An expired worker hears of it at its next gate.
+    # An expired worker learns it at its next gate.
     board.leases.heartbeat(worker_id, (f"life:{worker_id}", progress()))
 
 

@@ -25,28 +25,28 @@ class WorkerCache:
     def holds(self, slots: Slots, least_clock: int) -> Bools:
         """bool[u]: the slots that are here with at least this clock."""
         rows = self._rows
-        at, found = _find(rows, slots)
-        found[found] = rows[2][at[found]] >= least_clock
-        return found
+        at, cached = _find(rows, slots)
+        cached[cached] = rows[2][at[cached]] >= least_clock
+        return cached
 
     def read(self, slots: Slots) -> tuple[Int64, Int64]:
         """The packed accumulators of slots that are here, int64[u], and their clocks, int64[u]."""
         rows = self._rows
-        at, found = _find(rows, slots)
-        if not found.all():
+        at, cached = _find(rows, slots)
+        if not cached.all():
             raise KeyError("a slot left the cache between its pull and its use")
         return rows[1][at], rows[2][at]
 
     def keep(self, slots: Slots, packed: Int64, clocks: Int64, oldest: int) -> None:
         """Cache these, in place of what was known of them, and drop what is older than `oldest`."""
-        room = self._rows[0].size + slots.size
-        out = np.empty(room, slots.dtype), np.empty(room, np.int64), np.empty(room, np.int64)
+        capacity = self._rows[0].size + slots.size
+        out = np.empty(capacity, slots.dtype), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = merge_newer(*self._rows, slots, packed, clocks, oldest, *out)
         self._rows = out[0][:count], out[1][:count], out[2][:count]
 
 
 def _find(rows: _Rows, slots: Slots) -> tuple[Int64, Bools]:
     """Where slots are among the rows, and which of them are; the place of one that is not has no meaning."""
-    at, found = np.empty(slots.size, np.int64), np.empty(slots.size, np.uint8)
-    find_slots(rows[0], slots, at, found)
-    return at, found.view(np.bool_)
+    at, cached = np.empty(slots.size, np.int64), np.empty(slots.size, np.uint8)
+    find_slots(rows[0], slots, at, cached)
+    return at, cached.view(np.bool_)

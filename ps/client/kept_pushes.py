@@ -28,7 +28,7 @@ class KeptPushes:
     """
 
     def __init__(self, layout: Layout, keep_bytes: int) -> None:
-        """What was sent is kept up to `keep_bytes`, of which a few pushes."""
+        """Sent pushes are kept up to `keep_bytes`, but at least a few of them."""
         self._layout = layout
         self._keep_bytes = keep_bytes
         self.drops = 0
@@ -41,7 +41,7 @@ class KeptPushes:
         self._sent: deque[PendingPush] = deque()
         """The oldest first."""
         self._log = OwnLog(layout.pieces)
-        """What pushes that are not kept any more have left in logs."""
+        """Entries of logs whose pushes are no longer kept."""
         self._folds = np.full(layout.pieces.count, -1, np.int64)
         self._unlogged: list[Slots] = []
 
@@ -59,7 +59,7 @@ class KeptPushes:
             packed.folds = np.full(self._layout.pieces.count, -1, np.int64)
             push = sequence.append(number, packed)
             if sequence.is_over:
-                self._give_up_logging(sequence)
+                self._leave_unlogged(sequence)
             else:
                 self._unsent.append(push)
             return push
@@ -80,7 +80,7 @@ class KeptPushes:
             return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.sequence is sequence]
 
     def note_sent(self, push: PendingPush) -> None:
-        """The first that was to be sent has been, unless its session is over."""
+        """Keep the first unsent push as sent, unless its session is over."""
         with self._lock:
             if push.sequence.is_over:
                 return
@@ -104,8 +104,7 @@ class KeptPushes:
             return sequence.outcome
 
     def take_unlogged(self) -> list[Slots]:
-        """Slots that pushes of dropped sessions were to log, once: other pushes of this worker's may rely on
-        that."""
+        """Slots that dropped sessions were to log, and other pushes of this worker rely on; once."""
         with self._lock:
             slots, self._unlogged = self._unlogged, []
             return slots
@@ -175,16 +174,16 @@ class KeptPushes:
         sequence.is_over = True
         self.drops += 1
         sequence.outcome = sequence.outcome or outcome
-        self._give_up_logging(sequence)
+        self._leave_unlogged(sequence)
         self._sent = deque(push for push in self._sent if push.sequence is not sequence)
         self._unsent = deque(push for push in self._unsent if push.sequence is not sequence)
 
-    def _give_up_logging(self, sequence: PushSequence) -> None:
+    def _leave_unlogged(self, sequence: PushSequence) -> None:
         self._unlogged += [slots for slots in sequence.logged_slots if slots.size]
         sequence.logged_slots.clear()
 
     def _forget_first(self) -> None:
-        """Keep the oldest push no longer."""
+        """Stop keeping the oldest push."""
         push = self._sent.popleft()
         if push.packed.logged is not None and push.packed.folds is not None:
             self._log.put(push.packed.logged, push.packed.folds)

@@ -70,9 +70,16 @@ class RedisSession:
         """Go on with a session that was joined, where every partition has what was pushed up to `applied`."""
         self._sequence.resume(np.full_like(self._sequence.applied, applied))
 
-    def applied(self) -> int:
-        """The number of the last push of its data shard that every partition has, whoever pushed it."""
-        return int(self._sessions.store.applied(self._sessions.job, self.shard).min())
+    def applied(self, least: int) -> int:
+        """The number of the last push of its data shard that every partition has, whoever pushed it.
+
+        Raises LostPushesError if that is below `least`.
+        """
+        store = self._sessions.store
+        number = int(store.applied(self._sessions.job, self.shard).min())
+        if number < least:
+            raise LostPushesError(store.url)
+        return number
 
     def _token(self, number: int) -> Token:
         return Token(self._sessions.job, self.shard, number, self._sequence.attempt)
@@ -81,11 +88,11 @@ class RedisSession:
 class RedisSessions:
     """See `Sessions`.
 
-    What was sent is kept, up to `keep_bytes` and until `wait_replicated` has seen it replicated; if the store
-    has no replicas, only the last few. So it is sent again where a replica has taken over that had not
-    received it, or a server has come back with an old snapshot: watermarks tell.
+    Sent pushes are kept, up to `keep_bytes` and until `wait_replicated` has seen them replicated; if the
+    store has no replicas, only the last few. When a replica takes over that never received them, or a server
+    comes back with an old snapshot, watermarks show it, and they are sent again.
 
-    One thread at a time sends: it holds a lock until what it was called for is done.
+    One thread at a time sends. It holds a lock until it is done.
     """
 
     def __init__(
@@ -137,23 +144,22 @@ class RedisSessions:
         return self._open(PushSequence(shard, 0, np.full(self.store.partitions.count, applied)))
 
     def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
-        """The state of slots after just so many pushes of each of the data shards 0, 1, …; None if there are
-        more in it.
+        """The state of slots after these last pushes of the data shards 0, 1, …; None if it has later ones.
 
-        Where some are missing, waits until they are sent again; raises LostPushesError after `patience_s`.
+        Where pushes are missing, wait until they are sent again; raises LostPushesError after `patience_s`.
         """
         expected = np.array(applied)[:, None]
         deadline = monotonic() + patience_s
         while True:
-            found = self.store.pull_packed(slots, self.job, range(len(applied)))
-            marks = np.stack(list(found.applied.values()))
+            pulled = self.store.pull_packed(slots, self.job, range(len(applied)))
+            marks = np.stack(list(pulled.applied.values()))
             if (marks > expected).any():
                 return None
             if not ((marks >= -1) & (marks < expected)).any():  # -2: of a partition without a slot
-                return self.store.unpacked(found.packed)
+                return self.store.unpacked(pulled.packed)
             if monotonic() > deadline:
                 raise LostPushesError(self.store.url)
-            self.wait_replicated()  # what of them is this worker's is sent again
+            self.wait_replicated()  # which sends this worker's again
             sleep(_RESEND_POLL_S)
 
     def make(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
@@ -163,14 +169,14 @@ class RedisSessions:
         return self._kept.add(sequence, number, packed)
 
     def send(self, push: PendingPush) -> None:
-        """Send it, and all pushes that were made before it, unless it is sent or its session is over."""
+        """Send the push and those made before it, unless it is sent or its session is over."""
         with self._sending:
             while push in (unsent := self._kept.unsent()):
                 self._send(unsent[0])
             self._log_slots()
 
     def flush(self) -> None:
-        """Send everything. Nothing is pulled that is to be completed."""
+        """Send everything. No pull may be under way: the cache is emptied if a session was dropped."""
         with self._sending:
             self._flush()
         self.view.forget_lost()
@@ -241,8 +247,8 @@ class RedisSessions:
         while True:
             folds = self._kept.folds()  # a fold that is seen later may not be replicated, and be lost
             replicated = self.store.wait_replicated(timeout_s)
-            # In this order: a replica that takes over after that has everything, one that took over before
-            # tells now what it lacks.
+            # In this order: a replica that takes over after that has everything, and the watermarks of one
+            # that took over before show what it lacks.
             if not self._resend_missing():
                 break
         if replicated:

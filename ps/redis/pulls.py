@@ -10,13 +10,17 @@ from threading import Lock
 
 import numpy as np
 
-from ctr.ps.layout import Layout, density_of, fold_counts
+from ctr.ps.layout import SLOT_BYTES, Layout, Offsets, density_of, fold_counts, is_dense, split_last
 from ctr.ps.partitions import Int64, Slots
 from ctr.ps.redis.incarnation import (
     Incarnation,
+    ask_facts,
+    ask_steps,
+    ask_watermark,
+    read_facts,
+    read_steps,
     read_watermark,
 )
-from ctr.ps.redis.pull_request import PullRequest, StringPull
 from ctr.ps.wire import (
     INCARNATION,
     WATERMARK_HASHES,
@@ -24,10 +28,14 @@ from ctr.ps.wire import (
     FanOut,
     Link,
     ReplyReader,
+    bitfield_read,
     command,
+    read_queued,
     watermark_field,
 )
+from ctr.ps.wire.reply_kernels import decode_range
 
+_INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 _SENT_TOGETHER = 16  # requests
 _MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
 
@@ -42,6 +50,50 @@ class PulledState:
     """int64[partitions], by data shard: the last push that is applied, -1 for none; -2: not asked."""
     folds: Int64
     """int64[pieces]: how many logs had been folded into each; -1: not asked."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """The state of some slots under one key: asked for one by one, or as a range."""
+
+    key: bytes
+    offsets: Offsets
+    """At least one."""
+    ranged: bool
+
+    @property
+    def reply_bytes(self) -> int:
+        """About how many bytes the server answers, at most."""
+        if self.ranged:
+            return (int(self.offsets[-1]) - int(self.offsets[0]) + 1) * SLOT_BYTES
+        return self.offsets.size * _INTEGER_REPLY
+
+    def encode(self) -> bytes | memoryview:
+        """The command."""
+        if not self.ranged:
+            return bitfield_read(self.key, self.offsets)
+        start, end = int(self.offsets[0]) * SLOT_BYTES, (int(self.offsets[-1]) + 1) * SLOT_BYTES - 1
+        return command(b"GETRANGE", self.key, b"%d" % start, b"%d" % end)
+
+    def read(self, replies: ReplyReader, out: Int64) -> None:
+        """Read the answer, of which nothing stands for zeros."""
+        if not self.ranged:
+            replies.array()
+            replies.integers(out)
+        elif (raw := replies.bulk()) is not None:
+            decode_range(raw, self.offsets, int(self.offsets[0]), out)
+
+
+@dataclass(slots=True)
+class _PartitionPull:
+    """What is asked of one partition."""
+
+    partition: int
+    reads: list[_Read]
+
+    @property
+    def reply_bytes(self) -> int:
+        return sum(each.reply_bytes for each in self.reads)
 
 
 class Pulls:
@@ -62,39 +114,61 @@ class Pulls:
         pieces = self._layout.per_string
         cuts, offsets = strings.cuts(slots), strings.offsets(slots)
 
-        def request(address: Address, p: int) -> PullRequest:
-            pulls = [
-                StringPull(
-                    self._keys,
-                    (p, s % k),
-                    strings.size,
-                    offsets[cuts[s] : cuts[s + 1]],
-                    density_of(address),
-                )
-                for s in self._layout.strings_of(p)
-                if cuts[s] < cuts[s + 1]
-            ]
-            return PullRequest(self._keys, p, k, pulls, job, list(applied))
+        def reads(address: Address, p: int) -> Iterator[_Read]:
+            for i, s in enumerate(self._layout.strings_of(p)):
+                body, last = split_last(offsets[cuts[s] : cuts[s + 1]], strings.size)
+                if body.size:
+                    yield _Read(self._keys.state(p, i), body, is_dense(body, density_of(address)))
+                if last.size:
+                    yield _Read(self._keys.last_slots(p, i), last, ranged=False)
 
         def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
             (link,) = self._fan_out.nodes.links(address, 1)
             moved = []
-            for each in _sent_ahead(link, [request(address, p) for p in partitions]):
-                p = each.partition
+            pulls = [_PartitionPull(p, list(reads(address, p))) for p in partitions]
+            for pull in _sent_ahead(link, pulls, lambda pull: self._encode(pull, job, shards)):
+                p = pull.partition
                 out = packed[cuts[p * k] : cuts[(p + 1) * k]]
-                found = each.read(link.replies, out, self._incarnation)
-                if found is None:
+                answer = self._read(link.replies, pull, out, len(shards))
+                if answer is None:
                     moved.append(p)
                     continue
-                steps, marks = found
+                steps, numbers = answer
                 counts = [fold_counts(each, pieces) for each in steps]
                 folds[p * k * pieces : (p + 1) * k * pieces] = np.concatenate(counts)
-                for numbers, mark in zip(applied.values(), marks, strict=True):
-                    numbers[p] = mark.number
+                for shard, number in zip(shards, numbers, strict=True):
+                    applied[shard][p] = number
             return moved
 
         self._fan_out.everywhere(np.flatnonzero(np.diff(cuts[::k])).tolist(), on_node)
         return PulledState(packed, applied, folds)
+
+    def _encode(self, pull: _PartitionPull, job: str, shards: Sequence[int]) -> bytes:
+        """A transaction, so that everything is of one moment."""
+        p, keys = pull.partition, self._keys
+        known = command(b"MULTI") + ask_facts(keys, p) + ask_steps(keys, p, self._layout.per_partition)
+        there = command(b"EXISTS", *(each.key for each in pull.reads))
+        marks = (ask_watermark(keys, p, job, shard) for shard in shards)
+        return b"".join((known, there, *marks, *(each.encode() for each in pull.reads), command(b"EXEC")))
+
+    def _read(
+        self, replies: ReplyReader, pull: _PartitionPull, out: Int64, shards: int
+    ) -> tuple[list[int], list[int]] | None:
+        """Read the answers; the strings' steps of folding, and the last pushes of the data shards.
+
+        None when the partition is elsewhere.
+        """
+        if read_queued(replies, 3 + shards + len(pull.reads)) is None:
+            return None
+        facts = read_facts(replies, self._incarnation, self._layout.per_partition)
+        steps = self._incarnation.steps(facts, read_steps(replies))
+        self._incarnation.check_state(facts.had_state, len(pull.reads), replies.integer())
+        numbers = [read_watermark(replies).number for _ in range(shards)]
+        first = 0
+        for each in pull.reads:
+            each.read(replies, out[first : first + each.offsets.size])
+            first += each.offsets.size
+        return steps, numbers
 
     def applied(self, job: str, shard: int) -> Int64:
         found = np.full(self._layout.partitions.count, -1, np.int64)
@@ -145,25 +219,27 @@ class Pulls:
         self._fan_out.ask_each(range(self._layout.partitions.count), ask, read)
 
 
-def _sent_ahead(link: Link, requests: Sequence[PullRequest]) -> Iterator[PullRequest]:
-    """Send requests, and give each when its answer is to be read.
+def _sent_ahead(
+    link: Link, pulls: Sequence[_PartitionPull], encode: Callable[[_PartitionPull], bytes]
+) -> Iterator[_PartitionPull]:
+    """Send pulls, and give each when its answer is to be read.
 
     Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
     """
-    sent: deque[PullRequest] = deque()
+    sent: deque[_PartitionPull] = deque()
     waiting: list[bytes | memoryview] = []
     unread = 0
-    for request in requests:
-        while sent and unread + request.reply_bytes > _MOST_UNREAD:
+    for pull in pulls:
+        while sent and unread + pull.reply_bytes > _MOST_UNREAD:
             link.send(*waiting)
             waiting.clear()
             unread -= sent[0].reply_bytes
             yield sent.popleft()
-        waiting.append(request.encode())
+        waiting.append(encode(pull))
         if len(waiting) == _SENT_TOGETHER:
             link.send(*waiting)
             waiting.clear()
-        sent.append(request)
-        unread += request.reply_bytes
+        sent.append(pull)
+        unread += pull.reply_bytes
     link.send(*waiting)
     yield from sent

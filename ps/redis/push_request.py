@@ -21,6 +21,7 @@ from ctr.ps.redis.incarnation import (
     read_watermark,
 )
 from ctr.ps.redis.string_push import StringPush
+from ctr.ps.store import Token
 from ctr.ps.wire import (
     ALL_PRESENT,
     STATE,
@@ -33,7 +34,7 @@ from ctr.ps.wire import (
 )
 
 
-class Outcome(Enum):
+class RequestOutcome(Enum):
     """What became of a request to one partition."""
 
     READY = auto()
@@ -50,8 +51,8 @@ class Outcome(Enum):
 
 
 @dataclass(slots=True)
-class Found:
-    """What a partition was found to have when its watermark began to be watched."""
+class PartitionState:
+    """What a partition has when its watermark begins to be watched."""
 
     facts: Facts
     mark: Watermark
@@ -91,11 +92,10 @@ class PushRequest:
     """To strings and their last slots; those that read ranges come last."""
     logs: Mapping[int, bytes]
     """What is appended to logs, by the strings' places in the partition."""
-    job: str
-    shard: int
-    number: int | None
-    """Of the push; None: only the attempt is written, or without one logs are, or the strings are made."""
-    attempt: int = 0
+    token: Token | None
+    """None: logs are written, or without any the strings are made, if they are not there, of zeros."""
+    only_attempt: bool = False
+    """Whether the token's attempt is written to the watermark, and not its number."""
     previous: int = -1
     """The push before it, without which the partition refuses this one; -1: none."""
     all_present: bool = False
@@ -109,35 +109,30 @@ class PushRequest:
         return sum(push.range_bytes for push in self.pushes)
 
     @property
-    def makes_strings(self) -> bool:
-        """Whether it only makes the strings, if they are not there: zeros, and no watermark."""
-        return not self.is_marked and not self.logs
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether it writes the watermark."""
-        return self.number is not None or self.attempt > 0
+    def _data_shard(self) -> tuple[str, int]:
+        """The job, and the data shard whose watermark is watched; any, if none is written."""
+        return ("", 0) if self.token is None else (self.token.job, self.token.shard)
 
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermark, and ask for what is written next to depend on."""
-        p, keys = self.partition, self.keys
-        watched = [keys.facts(p), keys.watermarks(p, self.shard)]
+        p, keys, (job, shard) = self.partition, self.keys, self._data_shard
+        watched = [keys.facts(p), keys.watermarks(p, shard)]
         watched += [push.key for push in self.pushes if push.reads]
         self._needed.update(keys.state(p, i) for i in range(self.strings))
         self._needed.update(push.key for push in self.pushes)
         self._needed.update(keys.log(p, i) for i in self.logs)
         head = command(b"WATCH", *watched) + ask_facts(keys, p)
-        head += ask_watermark(keys, p, self.job, self.shard) + command(b"EXISTS", *self._needed)
+        head += ask_watermark(keys, p, job, shard) + command(b"EXISTS", *self._needed)
         return [head, *(push.look() for push in self.pushes if push.reads)]
 
-    def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> Found:
+    def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> PartitionState:
         """Read the answers to `look`, to their end also if one is an error, which is raised then."""
         last = self.pushes[-1] if self.pushes else None
 
         def read(push: StringPush) -> Any:
-            found = push.read_look(replies)
+            current = push.read_look(replies)
             # What a range reads is a view that the next answer would overwrite.
-            return found.copy() if push.range_bytes and push is not last else found
+            return current.copy() if push.range_bytes and push is not last else current
 
         _, facts, mark, there, *current = replies.all_of(
             replies.status,
@@ -147,41 +142,42 @@ class PushRequest:
             *(partial(read, push) for push in self.pushes),
         )
         incarnation.check_state(facts.had_state, len(self._needed), there)
-        return Found(facts, mark, current)
+        return PartitionState(facts, mark, current)
 
-    def next_step(self, found: Found) -> Outcome:
+    def next_step(self, seen: PartitionState) -> RequestOutcome:
         """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
-        if self.makes_strings:
-            return Outcome.DONE if found.facts.had_state else Outcome.READY
-        if self.attempt and found.mark.attempt > self.attempt:
-            return Outcome.SUPERSEDED
-        if self.number is not None and found.mark.number >= self.number:
-            return Outcome.DONE
-        if found.mark.number < self.previous:
-            return Outcome.BEHIND
-        return Outcome.READY
+        token, mark = self.token, seen.mark
+        if token is None:
+            needless = not self.logs and seen.facts.had_state
+            return RequestOutcome.DONE if needless else RequestOutcome.READY
+        if token.attempt and mark.attempt > token.attempt:
+            return RequestOutcome.SUPERSEDED
+        if not self.only_attempt and mark.number >= token.number:
+            return RequestOutcome.DONE
+        if mark.number < self.previous:
+            return RequestOutcome.BEHIND
+        return RequestOutcome.READY
 
-    def write(self, found: Found, scratch: NDArray[np.uint8]) -> Write:
+    def write(self, seen: PartitionState, scratch: NDArray[np.uint8]) -> Write:
         """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""
-        p, keys, facts = self.partition, self.keys, found.facts
+        p, keys, facts = self.partition, self.keys, seen.facts
         parts: list[bytes | memoryview] = [command(b"MULTI")]
         answers: list[int | None] = []
-        first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.makes_strings)
+        first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.token is None)
         if first:
-            made = [each for i in range(self.strings) for each in make_string(keys, (p, i), self.size)]
-            parts += made
-            answers += [None] * len(made)
+            parts += [each for i in range(self.strings) for each in make_string(keys, (p, i), self.size)]
+            answers += [None] * (len(parts) - 1)
         z = n = at = 0
-        for push, current in zip(self.pushes, found.current, strict=True):
+        for push, current in zip(self.pushes, seen.current, strict=True):
             addition = push.add(current, scratch[at:])
             at += push.range_bytes
             parts += addition.parts
             answers += addition.answers
             z, n = z + addition.limited[0], n + addition.limited[1]
-        if self.is_marked:
-            mark = Watermark(found.mark.number if self.number is None else self.number, self.attempt)
-            field = watermark_field(self.job, self.shard)
-            parts.append(command(b"HSET", keys.watermarks(p, self.shard), field, mark.to_bytes()))
+        if (token := self.token) is not None:
+            mark = Watermark(seen.mark.number if self.only_attempt else token.number, token.attempt)
+            field = watermark_field(token.job, token.shard)
+            parts.append(command(b"HSET", keys.watermarks(p, token.shard), field, mark.to_bytes()))
             answers.append(None)
         fields = (STATE, b"1") * first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
         if fields:
@@ -196,16 +192,16 @@ class PushRequest:
         return dict(zip(self.logs, lengths, strict=True))
 
 
-def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, list[int]]:
+def read_write(replies: ReplyReader, written: Write) -> tuple[RequestOutcome, list[int]]:
     """Read all answers to a transaction; what became of it, and the bytes of logs.
 
     Raises ServerError if there is an error among them.
     """
     length = read_queued(replies, len(written.answers) + written.logs)
     if length is None:
-        return Outcome.ELSEWHERE, []
+        return RequestOutcome.ELSEWHERE, []
     if length < 0:
-        return Outcome.CONFLICT, []
+        return RequestOutcome.CONFLICT, []
 
     def skip(integers: int | None) -> None:
         if integers is None:
@@ -215,5 +211,5 @@ def read_write(replies: ReplyReader, written: Write) -> tuple[Outcome, list[int]
             replies.skip_integers(integers)
 
     lines = [partial(skip, integers) for integers in written.answers]
-    found = replies.all_of(*lines, *[replies.integer] * written.logs)
-    return Outcome.DONE, found[len(lines) :]
+    answers = replies.all_of(*lines, *[replies.integer] * written.logs)
+    return RequestOutcome.DONE, answers[len(lines) :]

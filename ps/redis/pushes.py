@@ -17,7 +17,7 @@ from ctr.ps.redis.fold import Folds
 from ctr.ps.redis.incarnation import Facts, Incarnation
 from ctr.ps.redis.log import Logged, entries_of, is_to_fold
 from ctr.ps.redis.packed_push import PackedPush
-from ctr.ps.redis.push_request import Found, Outcome, PushRequest, Write, read_write
+from ctr.ps.redis.push_request import PartitionState, PushRequest, RequestOutcome, Write, read_write
 from ctr.ps.redis.string_push import StringPush, string_pushes
 from ctr.ps.store import SupersededError, Token
 from ctr.ps.wire import (
@@ -91,10 +91,7 @@ class Pushes:
                     key=lambda push: push.range_bytes > 0,
                 ),
                 logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
-                job="" if token is None else token.job,
-                shard=0 if token is None else token.shard,
-                number=None if token is None else token.number,
-                attempt=0 if token is None else token.attempt,
+                token=token,
                 previous=-1 if previous is None else int(previous[p]),
                 all_present=push.all_present,
             )
@@ -120,12 +117,12 @@ class Pushes:
         highest = 0
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return self._without_slots(p, job, shard, attempt)
+            return self._without_slots(p, token)
 
-        def note(p: int, found: Found) -> None:
+        def note(p: int, seen: PartitionState) -> None:
             nonlocal highest
-            applied[p] = found.mark.number
-            highest = max(highest, found.mark.attempt)
+            applied[p] = seen.mark.number
+            highest = max(highest, seen.mark.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
         patience, tries = Patience(self._fan_out.patience_s, _TAKE_OVER_PAUSE_S), 0
@@ -151,12 +148,12 @@ class Pushes:
         """See `RedisStore.make_strings`."""
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return self._without_slots(p, "", 0, 0)
+            return self._without_slots(p, None)
 
         self._everywhere(list(range(self._layout.partitions.count)), request, None)
 
-    def _without_slots(self, partition: int, job: str, shard: int, attempt: int) -> PushRequest:
-        """Writes the attempt at a data shard; with none, see `PushRequest.makes_strings`."""
+    def _without_slots(self, partition: int, token: Token | None) -> PushRequest:
+        """Writes the attempt at a data shard; without a token, it makes the strings."""
         return PushRequest(
             keys=self._keys,
             partition=partition,
@@ -164,10 +161,8 @@ class Pushes:
             strings=self._layout.per_partition,
             pushes=[],
             logs={},
-            job=job,
-            shard=shard,
-            number=None,
-            attempt=attempt,
+            token=token,
+            only_attempt=True,
         )
 
     def _everywhere(
@@ -180,7 +175,7 @@ class Pushes:
     ) -> list[int]:
         """Send requests until each has an outcome; the partitions that are behind.
 
-        `note` is told of what every look has found, `note_write` of every partition that is written.
+        `note` gets what every look has seen, `note_write` every partition that is written.
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
@@ -196,16 +191,16 @@ class Pushes:
                 while wave:
                     links = self._fan_out.nodes.links(address, len(wave))
                     by_outcome = self._wave(links, wave, note, note_write)
-                    again += by_outcome[Outcome.ELSEWHERE]
-                    behind.extend(by_outcome[Outcome.BEHIND])
-                    if by_outcome[Outcome.SUPERSEDED] and token is not None:
+                    again += by_outcome[RequestOutcome.ELSEWHERE]
+                    behind.extend(by_outcome[RequestOutcome.BEHIND])
+                    if by_outcome[RequestOutcome.SUPERSEDED] and token is not None:
                         raise SupersededError(self._fan_out.url, token)
-                    if not by_outcome[Outcome.CONFLICT]:
+                    if not by_outcome[RequestOutcome.CONFLICT]:
                         break
                     conflicts += 1
                     if conflicts > OPTIMISTIC:
                         patience.pause(self._always_conflicts)
-                    wave = [make(address, p, conflicts) for p in by_outcome[Outcome.CONFLICT]]
+                    wave = [make(address, p, conflicts) for p in by_outcome[RequestOutcome.CONFLICT]]
             return again
 
         self._fan_out.everywhere(partitions, on_node)
@@ -224,9 +219,9 @@ class Pushes:
         wave: list[PushRequest],
         note: Callable[[int, Any], object],
         note_write: NoteWrite,
-    ) -> dict[Outcome, list[int]]:
+    ) -> dict[RequestOutcome, list[int]]:
         """Write to one partition over each link; the partitions by what became of it."""
-        by_outcome: dict[Outcome, list[int]] = {outcome: [] for outcome in Outcome}
+        by_outcome: dict[RequestOutcome, list[int]] = {outcome: [] for outcome in RequestOutcome}
         for link, each in zip(links, wave, strict=True):
             link.send(*each.look())
         scratch = np.empty(max(each.range_bytes for each in wave), np.uint8)
@@ -234,18 +229,18 @@ class Pushes:
         looked_at: list[Link] = []
         for link, each in zip(links, wave, strict=True):
             try:
-                found: Any = each.read_look(link.replies, self._incarnation)
+                seen: Any = each.read_look(link.replies, self._incarnation)
             except ServerError as error:
                 require_passing(error)
-                by_outcome[Outcome.ELSEWHERE].append(each.partition)
+                by_outcome[RequestOutcome.ELSEWHERE].append(each.partition)
                 continue
-            note(each.partition, found)
-            outcome = each.next_step(found)
-            if outcome is Outcome.READY:
-                transaction = each.write(found, scratch)
-                note_write(each.partition, found.facts, {})  # before it may be seen
+            note(each.partition, seen)
+            outcome = each.next_step(seen)
+            if outcome is RequestOutcome.READY:
+                transaction = each.write(seen, scratch)
+                note_write(each.partition, seen.facts, {})  # before it may be seen
                 link.send(*transaction.parts)
-                written.append((link, each, found.facts, transaction))
+                written.append((link, each, seen.facts, transaction))
             else:
                 link.send(command(b"UNWATCH"))
                 looked_at.append(link)
@@ -255,9 +250,9 @@ class Pushes:
                 outcome, lengths = read_write(link.replies, transaction)
             except ServerError as error:
                 require_passing(error)
-                outcome, lengths = Outcome.ELSEWHERE, []
+                outcome, lengths = RequestOutcome.ELSEWHERE, []
             by_outcome[outcome].append(each.partition)
-            if outcome is Outcome.DONE:
+            if outcome is RequestOutcome.DONE:
                 self._saturations.add(*transaction.limited)
                 note_write(each.partition, facts, each.log_bytes(lengths))
         for link in looked_at:

@@ -40,7 +40,7 @@ from ctr.settings import TrainJob
 from ctr.workers import Consistency, input_digest
 from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
-from ctr.workers.worker import take_part
+from ctr.workers.worker import sessions_of, take_part
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
@@ -167,11 +167,10 @@ class TestClocks:
             idle, at_work = board.leases.register("idle"), board.leases.register("at work")
             assert board.queue.claim(at_work) is not None
             for expected in (2, 1):
-                worker = SspWorker(board, store, source_of(job), job, "peers")
+                worker = SspWorker(board, sessions_of(job, store, "peers"), source_of(job), job)
                 worker.learner = Noting(job.safe_adding)
                 worker_id = board.leases.register("here")
                 assert worker.run(worker_id, lambda: len(peers) > 0, Reports(lambda: b"", lambda _: None))
-                worker.close()
                 board.leases.expire(worker_id)
                 assert peers == {expected}
                 peers.clear()
@@ -194,7 +193,7 @@ class TestClocks:
                 time.sleep(0.2)
                 return store.push_packed(push, only)
 
-            worker = SspWorker(board, store, source_of(job), job, "last", slowly)
+            worker = SspWorker(board, sessions_of(job, store, "last", slowly), source_of(job), job)
 
             def late(asking: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
                 found = claim(asking, held, ahead=ahead)
@@ -214,7 +213,6 @@ class TestClocks:
                     gate = board.queue.gate(at_work)
                 over.set()
                 assert ran.result()
-            worker.close()
             assert (gate.working, gate.finished) == (1, shards - 1)
 
 

@@ -13,8 +13,7 @@ import redis
 from ctr.learn import Timings
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import JobBoard, Outcome, RedisSessions, RedisStore, parse_redis_url
-from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk
-from ctr.workers.shard_reader import ShardReader
+from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from tests.ctr.distributed_jobs import describe
 from tests.ps.redis_servers import needs_redis
 
