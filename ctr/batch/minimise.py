@@ -1,15 +1,72 @@
-"""`minimise`: L-BFGS, and OWL-QN where there are L1 penalties."""
+"""`fit`: the weights that minimise an objective: by L-BFGS, and by OWL-QN where there are L1 penalties."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
+
+import numpy as np
 
 from ctr.batch import orthant_kernels as orthants
 from ctr.batch.history import History
-from ctr.batch.line_search import search_line, search_orthant
-from ctr.batch.objective import Objective, Point
+from ctr.batch.matrix import Matrix
+from ctr.batch.objective import Line, Objective, Point
+from ctr.features.threads import Threads
+from ctr.optimizers import Float32, Float64, Lbfgs
+
+_DECREASE, _SLOPE = 1e-4, 0.5  # of Wolfe's conditions
+_MOST_TRIALS = 30
+
+
+def search_line(line: Line, slope: float) -> float | None:
+    """A step that satisfies the strong Wolfe conditions, first 1; None where the value does not get less.
+
+    `slope` is that at 0, below 0. The objective is convex along the line, so Newton's steps, kept between
+    where it still falls and where it rises, find it. A trial takes the margins alone, none of the features.
+    """
+    begin, below, above, t = line.start.value, 0.0, float("inf"), 1.0
+    for _ in range(_MOST_TRIALS):
+        value, rise, curvature = line.at(t)
+        if value <= begin + _DECREASE * t * slope and abs(rise) <= -_SLOPE * slope:
+            return t
+        if rise < 0 and value < begin:
+            below = t
+        else:
+            above = t
+        newton = t - rise / curvature if curvature > 0 else 10 * t
+        if above == float("inf"):
+            t = min(max(newton, 1.5 * t), 10 * t)
+        else:
+            margin = 0.1 * (above - below)
+            t = min(max(newton, below + margin), above - margin)
+    return below or None
+
+
+def search_orthant(
+    objective: Objective, start: Point, d: Float64, t: float
+) -> tuple[Float64, Float64] | None:
+    """The first of the steps t, t / 2, ... with enough of a decrease: where it leads, with the margins."""
+    x = np.empty(d.size)
+    for _ in range(_MOST_TRIALS):
+        promised = sum(
+            objective.threads.over(
+                objective.blocks,
+                partial(_step_in_orthant, objective, start, d, t, x),
+            )
+        )
+        margins = objective.margins(x)
+        if promised < 0 and objective.value(x, margins) <= start.value + _DECREASE * promised:
+            return x, margins
+        t /= 2
+    return None
+
+
+def _step_in_orthant(
+    objective: Objective, start: Point, d: Float64, t: float, x: Float64, first: int, last: int
+) -> float:
+    return orthants.step(start.x, d, start.ascent, objective.l1, t, first, last, x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +131,38 @@ def _step(objective: Objective, history: History, point: Point) -> Point | None:
     if t is None:
         return None
     return objective.point(point.x + t * d, point.margins + t * line.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was found."""
+
+    weights: Float32
+    """float32[u], at the slots of the examples."""
+    margins: Float64
+    """float64[n]: what they make of the examples."""
+    minimum: Minimum
+
+
+def fit(
+    examples: Matrix,
+    optimizer: Lbfgs,
+    start: Float32,
+    threads: Threads,
+    *,
+    stop: Event | None = None,
+    on_iteration: Callable[[int, Point], None] = lambda *_: None,
+) -> Fit:
+    """Minimise from the weights `start` float32[u] at the slots of the examples, until `stop` is set."""
+    w = np.empty(start.size)
+    w[examples.coordinates] = start
+    objective = Objective(examples, optimizer.l1, optimizer.l2, w, threads)
+    found = minimise(
+        objective,
+        iterations=int(optimizer.iterations),
+        tolerance=optimizer.tolerance,
+        stop=stop or Event(),
+        on_iteration=on_iteration,
+    )
+    weights = objective.weights(found.point.x)[examples.coordinates].astype(np.float32)
+    return Fit(weights, found.point.margins, found)

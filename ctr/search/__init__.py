@@ -7,9 +7,8 @@ from ctr.lazy import lazy_face
 if TYPE_CHECKING:
     from ctr.search.candidates import Candidate
     from ctr.search.examples import Examples
-    from ctr.search.folds import Fold, folds_of
+    from ctr.search.folds import Fold, RawRows, folds_of
     from ctr.search.plot import require_plot, write_plot
-    from ctr.search.raw_rows import RawRows
     from ctr.search.search import Ended, Progress, Search, Tried, require_optuna
     from ctr.search.trial import Judged, run_trial
     from ctr.search.tuning import MOST_EPOCHS, TRIALS, Tuned, described, scales_in_words, tune

@@ -14,8 +14,7 @@ from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
 from ctr.features.threads import Threads
 from ctr.search.examples import Examples
-from ctr.search.folds import Fold, folds_of
-from ctr.search.raw_rows import Part, RawRows, parts_of
+from ctr.search.folds import Fold, Part, RawRows, folds_of, parts_of
 from ctr.search.scales import MOST_FIELDS, find_scales
 
 OnRows = Callable[[int, float], None]

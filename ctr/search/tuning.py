@@ -15,8 +15,7 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
 from ctr.search.candidates import Hashing, OnRows
-from ctr.search.folds import Fold
-from ctr.search.raw_rows import RawRows
+from ctr.search.folds import Fold, RawRows
 from ctr.search.search import Ended, Progress, Search, Tried, require_optuna
 
 TRIALS = 40

@@ -1,7 +1,6 @@
 """Batches and chunks of hashed examples, and the way from one to the other."""
 
-from ctr.features.batches.batch import MOST_FIELDS, Batch, FieldIds, Slots, field_id_dtype, slot_dtype
+from ctr.features.batches.batch import MOST_FIELDS, Batch, Chunk, FieldIds, Slots, field_id_dtype, slot_dtype
 from ctr.features.batches.builder import BatchBuilder
-from ctr.features.batches.chunk import Chunk
 from ctr.features.batches.join import join_chunks, merge_slots
 from ctr.features.batches.localize import is_compiled, localize, slice_chunk, slot_counts, warm_up

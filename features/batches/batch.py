@@ -1,20 +1,20 @@
-"""`Batch`: examples as compressed sparse rows of hashed slots."""
+"""`Batch`: examples as compressed sparse rows of hashed slots; `Chunk`: over their sorted unique slots."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ctr.features.batches import localize_kernels as kernels
 
 if TYPE_CHECKING:
     from scipy import sparse
 
 # The package `ps` has the same two definitions: neither of the two packages may import the other.
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
-
-
 FieldIds = NDArray[np.uint8] | NDArray[np.uint16]
 MOST_FIELDS = (1 << 16) - 1
 """Fields and crosses that field ids can tell apart."""
@@ -86,3 +86,45 @@ class Batch:
             labels=None if labels is None else np.array(labels, np.float32),
             weights=None if weights is None else np.array(weights, np.float32),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """`n` examples over `u` distinct slots: what a worker pulls, trains on and pushes.
+
+    Row `i` has the slots `slots[indices[indptr[i]:indptr[i + 1]]]`.
+    """
+
+    indptr: NDArray[np.int64]
+    """int64[n + 1]."""
+    slots: Slots
+    """uint32|uint64[u], sorted, unique."""
+    indices: NDArray[np.uint32]
+    """uint32[nnz], each below `u`."""
+    values: NDArray[np.float32] | None = None
+    """float32[nnz], or None when every value is 1."""
+    labels: NDArray[np.float32] | None = None
+    """float32[n], each 0 or 1, or None."""
+    weights: NDArray[np.float32] | None = None
+    """float32[n], or None when every example weighs 1."""
+    fields: FieldIds | None = None
+    """uint8|uint16[nnz], or None when they are not known: see `Batch.fields`."""
+
+    def __len__(self) -> int:
+        return self.indptr.size - 1
+
+    def scaled(self, scales: NDArray[np.float32]) -> Chunk:
+        """The same examples, each value times the scale of its field: `scales` are by field id.
+
+        The field ids must be known, and raw rows of a spec with these scales have the same values.
+        """
+        assert self.fields is not None
+        values = np.empty(self.fields.size, np.float32)
+        kernels.scale_values(self.fields, self.values, scales, values)
+        return replace(self, values=values)
+
+    def to_batch(self) -> Batch:
+        """The same examples with the slots themselves; all but these are the chunk's own arrays."""
+        slots = np.empty(self.indices.size, self.slots.dtype)
+        kernels.gather(self.slots, self.indices, slots)
+        return Batch(self.indptr, slots, self.values, self.labels, self.weights, self.fields)

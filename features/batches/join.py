@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import localize_kernels as kernels
-from ctr.features.batches.batch import Slots
-from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.batch import Chunk, Slots
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.compilation import is_cached
 from ctr.features.batches import localize_kernels as kernels
-from ctr.features.batches.batch import Batch, Slots, slot_dtype
-from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.batch import Batch, Chunk, Slots, slot_dtype
 from ctr.features.batches.join import join_chunks, merge_slots
 
 _KEEP_BYTES = 64 << 20  # a larger working array is freed after use

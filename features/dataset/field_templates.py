@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.features.batches import FieldIds, field_id_dtype
-from ctr.features.dataset import template_kernels as kernels
+from ctr.features.dataset import kernels
 
 
 class FieldTemplates(NamedTuple):

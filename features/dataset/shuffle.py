@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.batches import Batch, Chunk, Slots
-from ctr.features.dataset import shuffle_kernels as kernels
+from ctr.features.dataset import kernels
 from ctr.features.example_source import ExampleSource
 from ctr.features.folder import scratch_folder
 

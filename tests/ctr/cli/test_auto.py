@@ -10,6 +10,9 @@ import pytest
 import ctr
 from ctr.errors import ModelError
 from ctr.features import RawSource, load_spec, write_dataset
+from ctr.jobs.setup import set_up
+from ctr.jobs.train_distributed import describe_job
+from ctr.settings import TrainJob
 from tests.command_line import Cli
 from tests.ctr.search.conftest import SPEC, hashed, log
 from tests.ctr.search.test_scales import FIELDS, mixed
@@ -150,6 +153,17 @@ def test_scales_are_of_a_spec_and_become_part_of_it(
     assert cli("features", "build", "--spec", spec, log, "--out", folder).code == 0
     assert cli("train", folder, "--scale", "site=2.5", "--model", again).code == 0  # which it has
     assert ctr.load_model(model).id == ctr.load_model(again).id
+
+
+def test_workers_through_redis_read_a_hashed_data_set_by_the_scales_of_their_job(
+    hashed: Path, tmp_path: Path
+) -> None:
+    job = TrainJob(inputs=[hashed], spec=None, model=tmp_path / "model", scale={"site": 2.5})
+    source = describe_job(set_up(job)).open_source()
+    assert source.spec.scales == {"site": 2.5}
+    (chunk,) = source.batches(10, stop=10)
+    assert chunk.values is not None
+    assert set(chunk.values.tolist()) == {1.0, 2.5}
 
 
 def test_a_warm_start_goes_on_with_the_scales_of_its_model(cli: Cli, log: Path, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_top(trained: Path, cli: Cli) -> None:
     sizes = [abs(row["weight"]) for row in told["rows"]]
     assert sizes == sorted(sizes, reverse=True)
     assert {row["feature"] for row in told["rows"]} >= {"(bias)", "site=s1", "site * device=s1 * phone"}
-    assert told["logged_new"] == told["weights"] == len(sizes)
+    assert told["named"] == told["weights"] == len(sizes)
     shown = cli("model", "top", trained / "named", "--field", "device", "--negative").out.splitlines()
     assert all("device=" in line and line.strip().startswith("-") for line in shown[1:-1])
 

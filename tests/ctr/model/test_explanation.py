@@ -137,8 +137,8 @@ def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:
     for name in ("plain", "named"):
         assert cli("train", tmp_path / name, "--model", tmp_path / f"{name}.model").code == 0
         models[name] = load_model(tmp_path / f"{name}.model")
-    raw = [each for each in explain(models["logged_new"], [log], 4) if each.contributions]
-    named = explain(models["logged_new"], [str(tmp_path / "named")], 9)
+    raw = [each for each in explain(models["named"], [log], 4) if each.contributions]
+    named = explain(models["named"], [str(tmp_path / "named")], 9)
     by_slots = explain(models["plain"], [str(tmp_path / "plain")], 9)
     by_values = explain(models["plain"], [str(tmp_path / "plain")], 9, log)
     by_data = explain(models["plain"], [str(tmp_path / "named")], 9)

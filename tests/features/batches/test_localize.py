@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from ctr.features.batches.batch import Batch
-from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.batch import Batch, Chunk
 from ctr.features.batches.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
 

@@ -17,8 +17,7 @@ import pytest
 from numba import njit
 
 from ctr.errors import DataError
-from ctr.features.batches.batch import Batch, slot_dtype
-from ctr.features.batches.chunk import Chunk
+from ctr.features.batches.batch import Batch, Chunk, slot_dtype
 from ctr.features.dataset.source import DatasetSource
 from ctr.features.dataset.writer import write_dataset
 from ctr.features.spec import FeatureSpec, parse_spec
