@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ctr.errors import DataError, SpecError
+from ctr.errors import DataError, SpecError, named
 from ctr.features.dataset import DatasetSource, is_dataset
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.spec import FeatureSpec, learnt_from, learnt_of
@@ -81,7 +81,7 @@ def open_source(
     if spec is None:
         file = shlex.quote(str(inputs[0])) if inputs else "FILE"
         raise SpecError(
-            "Raw files need a feature spec: name one, such as `--spec criteo` (Python: spec=), or draft one: "
+            f"Raw files need a feature spec: name one, such as `{named('spec', 'criteo')}`, or draft one: "
             f"`ctr features init {file} --out spec.yaml`."
         )
     from ctr.features.first_pass import fit
@@ -131,5 +131,5 @@ def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: F
     if (name := changed_vocabulary(spec, fitted)) is not None:
         raise DataError(
             f"{dataset}: hashed with another vocabulary of field {name!r} than the spec's file has now; build"
-            " it again, or leave out --spec: a data set carries its own."
+            f" it again, or leave out {named('spec')}: a data set carries its own."
         )

@@ -15,7 +15,7 @@ from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
 from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pause import JobPause, PassEnds
 from ctr.distributed.position import JobPosition, progress_of
-from ctr.errors import StoreError
+from ctr.errors import StoreError, named
 from ctr.learn import TrainProgress, TrainResult
 from ctr.ps import BoardView, JobBoard, RedisStore
 from ctr.workers import (
@@ -254,7 +254,8 @@ class Coordinator:
         if stalls:
             raise StoreError(
                 f"no worker gets on with the job any more ({'; '.join(stalls)}): does the disk or the "
-                "network hang that the input is on? --stall-timeout sets how long that is waited for."
+                f"network hang that the input is on? {named('stall_timeout')} sets how long to "
+                "wait for that."
             )
 
     def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import ClusterSummary, Coordinator
-from ctr.errors import ModelError, StoreError
+from ctr.errors import ModelError, StoreError, named
 from ctr.features import ExampleSource, Slots
 from ctr.features.threads import Threads
 from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
@@ -195,7 +195,7 @@ def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
 def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpoint:
     """The checkpoint to resume from. Raises ModelError unless it is of the same job."""
     if settings.checkpoints is None:
-        raise ModelError("there is nothing to resume without --checkpoint DIR.")
+        raise ModelError(f"there is nothing to resume without {named('checkpoint')}.")
     folder: Path = settings.checkpoints.folder
     checkpoint = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
@@ -237,7 +237,9 @@ def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
         read_job(folder)
     except ModelError:
         return error
-    return StoreError(f"{folder} has a checkpoint: to go on from it, add --resume. Otherwise: {error}")
+    return StoreError(
+        f"{folder} has a checkpoint: to go on from it, add {named('resume')}. Otherwise: {error}"
+    )
 
 
 def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:

@@ -25,7 +25,7 @@ import orjson
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ctr.errors import ModelError, SpecError
+from ctr.errors import ModelError, SpecError, named
 from ctr.features import (
     FeatureSpec,
     Slots,
@@ -252,7 +252,7 @@ def _load_state(spec: FeatureSpec, folder: ModelFolder) -> SavedState:
     if manifest["spec_fingerprint"] != spec.fingerprint:
         raise ModelError(
             f"{path}: the model was trained with the transform {manifest['spec_fingerprint'][:12]}, this job "
-            f"uses {spec.fingerprint[:12]}; use the model's own {SPEC} as --spec, or start afresh."
+            f"uses {spec.fingerprint[:12]}; use the model's own {SPEC} as {named('spec')}, or start afresh."
         )
     slots, state = _state(folder, spec.bits)
     entries = ManifestEntries.model_validate(manifest)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import ModelError
+from ctr.errors import ModelError, named
 from ctr.features import Chunk
 from ctr.ps import Filters, fraction_bits, largest_n
 
@@ -96,7 +96,8 @@ class Optimizer(ABC):
         steps do not get smaller with evidence, so that there is nothing to forget.
         """
         raise ModelError(
-            f"the optimizer {self.name} keeps no evidence that could be forgotten; leave out --forget."
+            f"the optimizer {self.name} keeps no evidence that could be forgotten; leave out "
+            f"{named('forget')}."
         )
 
     def z_bits(self, n_bits: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features import BLOCK_ROWS, Batch, Chunk, DatasetSource, ExampleSource, FeatureSpec, write_dataset
 from ctr.features.threads import Threads
 from ctr.search.examples import Examples
@@ -104,7 +104,7 @@ class Hashing:
             if not any(map(len, self.source.batches(BLOCK_ROWS, stop=self.end))):
                 raise DataError(
                     f"all of the first {self.end:,} rows meet {raw.validation.condition.text!r}, so none is"
-                    " left to learn from; use more rows (--rows)."
+                    f" left to learn from; use more rows ({named('rows')})."
                 )
         parts, scored = parts_of(raw, self.source, self.end, self.fraction)
         self._count_bad_rows(raw)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features import FeatureSpec
 from ctr.packages import require_packages
 
@@ -43,8 +43,8 @@ def onnx_bytes(exported: Exported) -> bytes:
     slots = exported.weights["slot"].to_numpy().astype(np.int64)
     if slots.size * _BYTES > _MOST_BYTES:
         raise DataError(
-            f"{slots.size:,} weights are more than the 2 GiB of an ONNX file hold; train with --l1, which "
-            "makes weights 0."
+            f"{slots.size:,} weights are more than the 2 GiB of an ONNX file hold; train with "
+            f"{named('l1')}, which makes weights 0."
         )
     weights = exported.weights["weight"].to_numpy()
     look_up = helper.make_node(

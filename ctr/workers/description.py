@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.defaults import STALL_S
-from ctr.errors import DataError, ModelError, StoreError
+from ctr.errors import DataError, ModelError, StoreError, named
 from ctr.features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
@@ -252,14 +252,14 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
     Raises ModelError for filters that a BSP job cannot have.
     """
     if not isfinite(chosen.get("defer", 0.0)):
-        raise ModelError("--defer is not a number: give nats, such as 0.01, or 0.")
+        raise ModelError(f"{named('defer')} is not a number: give nats, such as 0.01, or 0.")
     if consistency != "bsp":
         return replace(DEFAULT_FILTERS, **chosen)
-    wrong = [name.replace("_", "-") for name, value in chosen.items() if value]
+    wrong = [named(name) for name, value in chosen.items() if value]
     if wrong:
         raise ModelError(
-            f"--{wrong[0]} does not go with bsp, where all see everything of the round before; leave it out, "
-            "or train with --consistency ssp."
+            f"{wrong[0]} does not go with bsp, where all see everything of the round before; leave it out, "
+            f"or train with {named('consistency', 'ssp')}."
         )
     return Filters()
 

@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features.columns import Column
 from ctr.features.inputs import input_files
 from ctr.features.inspect.sample import Sample, is_number, read_sample
@@ -131,18 +131,20 @@ def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str
             raise DataError(f"{where}: there is no column {wanted!r}; it has {', '.join(names[:20])}.")
         return wanted
     binary = [column for column in columns if set(column.texts) in ({"0", "1"}, {"-1", "1"})]
-    named = [column.name for column in binary if _LABELS.fullmatch(column.name)]
-    found = named or [column.name for column in binary]
-    if len(found) != 1 and not named and columns[0].name in found:
-        found = found[:1]  # by custom the first column, as in Criteo's logs
-    if len(found) != 1:
+    usual = [column.name for column in binary if _LABELS.fullmatch(column.name)]
+    candidates = usual or [column.name for column in binary]
+    if len(candidates) != 1 and not usual and columns[0].name in candidates:
+        candidates = candidates[:1]  # by custom the first column, as in Criteo's logs
+    if len(candidates) != 1:
         which = (
-            f"{len(found)} columns could be: {', '.join(found)}" if found else "no column has only 0 and 1"
+            f"{len(candidates)} columns could be: {', '.join(candidates)}"
+            if candidates
+            else "no column has only 0 and 1"
         )
         raise DataError(
-            f"{where}: it is unclear which column tells of clicks ({which}); name it with --label."
+            f"{where}: it is unclear which column tells of clicks ({which}); name it with {named('label')}."
         )
-    return found[0]
+    return candidates[0]
 
 
 def _useless(column: _Column, rows: int) -> str:

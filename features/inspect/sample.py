@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features.block import Reader, UnfitColumnError, blocks_of
 from ctr.features.inputs import InputFile
 from ctr.features.readers import format_of, open_reader
@@ -147,7 +147,7 @@ def _source_of(file: InputFile) -> Source:
     if kind is not None or _LIBSVM.fullmatch(head[0]):
         raise DataError(
             f"{file}: rows that carry their own features need no spec of fields; take the shipped one by its "
-            f"name, such as --spec {'libsvm' if kind is None else kind.name}."
+            f"name, such as {named('spec', 'libsvm' if kind is None else kind.name)}."
         )
     ways = [(delimiter, quote) for delimiter in DELIMITERS for quote in (True, False)]
     delimiter, quote = max(ways, key=lambda way: _regular(_split(head, *way)))

@@ -226,7 +226,7 @@ class TestStopped:
             closing(JobBoard(url, lease_s=lease_s)) as board,
         ):
             board.create(name, job.to_bytes(), shards=job.plan().shards)
-            with pytest.raises(StoreError, match=r"checkpoint: .*--resume\. Otherwise.*ps drop"):
+            with pytest.raises(StoreError, match=r"checkpoint: .*add resume\. Otherwise.*ps drop"):
                 start_job(job, redis_url, checkpoints=settings).result()
             with (
                 Heartbeat(0.3, board.heartbeat_coordinator),

@@ -159,14 +159,14 @@ def test_the_label_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no column 'clicks'"):
         draft_spec(path, label="clicks")
     log["liked"] = log.pop("click")
-    with pytest.raises(DataError, match=r"2 columns could be: bought, liked\); name it with --label"):
+    with pytest.raises(DataError, match=r"2 columns could be: bought, liked\); name it with label"):
         draft_spec(write(tmp_path / "two.csv", log))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 3:1 7:1\n0 2:1\n", "take the shipped one by its name, such as --spec libsvm"),
+        ("1 3:1 7:1\n0 2:1\n", 'take the shipped one by its name, such as spec="libsvm"'),
         ("one\ntwo\nthree\n", "no tab, comma, semicolon or"),
         ("a,b\n2,3\n4,5\n", "no column has only 0 and 1"),
         ("click,x\n0,1\n1,1\n", "no column tells examples apart"),
