@@ -16,7 +16,7 @@ from ctr.features.text import CodedCells, Texts
 from ctr.features.transform.coded_kernels import CodedSlots, slots_of
 from ctr.features.transform.field_kernels import TILE
 from ctr.features.transform.missing import Make
-from ctr.features.transform.plan import made_of, plan_of_others, plan_of_texts, scratch_of
+from ctr.features.transform.plan import Step, plan_of_others, plan_of_texts, scratch_of, step_features
 from ctr.features.transform.step_kernels import Coded, Plan, hash_texts
 
 
@@ -140,19 +140,19 @@ class ByValue:
             np.empty(size, np.bool_),
             np.zeros(size, np.uint8),
         )
-        found = []
+        steps: list[Step] = []
         if field in self._makers:
             made = self._makers[field](Column(buffer, texts.starts, texts.ends, status))
             assert not isinstance(made, Bag)
             status |= made.problem
-            found.append((0, made))
+            steps.append((0, made))
         hash_texts(
             buffer,
             texts.starts,
             texts.ends,
             status,
             plan,
-            made_of(0, size, found),
+            step_features(0, size, steps),
             scratch_of(plan),
             hashes,
             present,

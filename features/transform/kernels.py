@@ -15,7 +15,7 @@ from ctr.features.text.row_status import RowStatus
 from ctr.features.transform.cross_kernels import write_bag_crosses
 from ctr.features.transform.field_kernels import TILE, Tile
 from ctr.features.transform.label_kernels import write_labels, write_weights
-from ctr.features.transform.step_kernels import Made, Plan, Scratch, hash_fields
+from ctr.features.transform.step_kernels import Coded, FeatureLists, Plan, Scratch, StepFeatures, hash_fields
 from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
 
@@ -33,7 +33,9 @@ def transform_rows(
     status: NDArray[np.uint8],
     bad_column: NDArray[np.int32],
     plan: Plan,
-    made: Made,
+    steps: StepFeatures | None,
+    lists: FeatureLists | None,
+    coded: Coded | None,
     scratch: Scratch,
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
@@ -48,6 +50,8 @@ def transform_rows(
 
     Stops there or when `indptr` is full, and returns the next row and the number of examples. `starts` and
     `ends` are those of `Cells`, row by row of `width` cells. `no_click`: see `label_problem`.
+
+    `steps`, `lists` and `coded` are None where a spec does not need them: the kernel is compiled without.
     """
     numbers, at = scratch.numbers, scratch.at
     row = first_row
@@ -65,27 +69,27 @@ def transform_rows(
             write_labels(tile, plan.label_column, plan.label_column, labels[rows:], no_click)
         if plan.weight_column >= 0:
             write_weights(tile, plan.weight_column, plan.weight_column, weights[rows:])
-        hash_fields(tile, plan, made, scratch)
-        if made.problem.size > 0:
-            _note_problems(tile, made)
-        rows = _write_rows(tile, plan, made, scratch, indptr, slots, values, fields, labels, weights, rows)
+        hash_fields(tile, plan, steps, coded, scratch)
+        if steps is not None:
+            _note_problems(tile, steps)
+        rows = _write_rows(tile, plan, lists, scratch, indptr, slots, values, fields, labels, weights, rows)
     return row, rows
 
 
 @njit(nogil=True, cache=True)
-def _note_problems(tile: Tile, made: Made) -> None:
+def _note_problems(tile: Tile, steps: StepFeatures) -> None:
     """Marks the rows that are bad for steps which came before."""
     for row in tile.numbers:
-        if tile.status[row] == RowStatus.OK and made.problem[row - made.first] != 0:
-            tile.status[row] = made.problem[row - made.first]
-            tile.bad_column[row] = made.bad_column[row - made.first]
+        if tile.status[row] == RowStatus.OK and steps.problem[row - steps.first] != 0:
+            tile.status[row] = steps.problem[row - steps.first]
+            tile.bad_column[row] = steps.bad_column[row - steps.first]
 
 
 @njit(nogil=True, cache=True)
 def _write_rows(
     tile: Tile,
     plan: Plan,
-    made: Made,
+    lists: FeatureLists | None,
     scratch: Scratch,
     indptr: NDArray[np.int64],
     slots: NDArray[Any],
@@ -126,19 +130,19 @@ def _write_rows(
             if has_fields:
                 fields[end] = plan.ids[f]
             end += np.uint64(present[f, u])
-        if has_values:
-            row = tile.numbers[t] - made.first
+        if lists is not None:
+            row = tile.numbers[t] - lists.first
             of_bags, ids = plan.scales[features:], plan.ids[features:]
-            end = _write_bags(row, plan.mask, of_bags, ids, made, slots, values, fields, end)
+            end = _write_lists(row, plan.mask, of_bags, ids, lists, slots, values, fields, end)
             end = write_bag_crosses(
                 t,
                 row,
                 plan.bag_crosses,
-                of_bags[made.bounds.shape[0] :],
-                ids[made.bounds.shape[0] :],
-                made.bounds,
-                made.hashes,
-                made.values,
+                of_bags[lists.bounds.shape[0] :],
+                ids[lists.bounds.shape[0] :],
+                lists.bounds,
+                lists.hashes,
+                lists.values,
                 hashes,
                 present,
                 scratch.combination,
@@ -154,25 +158,25 @@ def _write_rows(
 
 
 @njit(nogil=True, cache=True)
-def _write_bags(
+def _write_lists(
     row: int,
     mask: np.uint64,
     scales: NDArray[np.float32],
     ids: NDArray[Any],
-    made: Made,
+    lists: FeatureLists,
     slots: NDArray[Any],
     values: NDArray[np.float32],
     fields: NDArray[Any],
     end: np.uint64,
 ) -> np.uint64:
     """Writes a row's features of fields that have any number of them; where they end."""
-    for b in range(made.bounds.shape[0]):
-        for k in range(np.uint64(made.bounds[b, row]), np.uint64(made.bounds[b, row + 1])):
-            slot = made.hashes[k] & mask
+    for b in range(lists.bounds.shape[0]):
+        for k in range(np.uint64(lists.bounds[b, row]), np.uint64(lists.bounds[b, row + 1])):
+            slot = lists.hashes[k] & mask
             slots[end] = slot + np.uint64(slot == _U0)
-            values[end] = made.values[k]
+            values[end] = lists.values[k]
             if scales[b] != 1:
-                values[end] = bounded(made.values[k] * scales[b])
+                values[end] = bounded(lists.values[k] * scales[b])
             if fields.size > 0:
                 fields[end] = ids[b]
             end += _U1

@@ -22,12 +22,12 @@ from ctr.features.transform.field_kernels import TILE
 from ctr.features.transform.missing import missing_hash
 from ctr.features.transform.step_kernels import (
     CategoryPlan,
-    Coded,
     CrossPlan,
-    Made,
+    FeatureLists,
     NumberPlan,
     Plan,
     Scratch,
+    StepFeatures,
 )
 
 
@@ -66,7 +66,7 @@ def plan_of(
         missing_hashes=np.array([hashed or 0 for hashed in missing], np.uint64),
         categories=CategoryPlan(*_places(fields, index, "category")),
         numbers=_numbers(fields, index),
-        made=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
+        by_steps=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
         coded=np.empty(0, np.int64),
         others=np.arange(len(fields)),
         crosses=crosses,
@@ -76,39 +76,40 @@ def plan_of(
     )
 
 
-NOT_CODED = Coded(
-    np.empty((0, 0), np.int32),
-    0,
-    np.empty(0, np.int64),
-    np.empty(0, np.uint64),
-    np.empty(0, np.uint64),
-    np.empty(0, np.bool_),
-)
+Step = tuple[int, Words | Hashes | Bag]
+"""What a step made of some rows, and the column that it read."""
 
 
-def made_of(
-    first: int, rows: int, made: Sequence[tuple[int, Words | Hashes | Bag]], coded: Coded = NOT_CODED
-) -> Made:
-    """What steps made of the rows from `first` on: each with its column, in the order of the fields."""
-    words = [found for _, found in made if not isinstance(found, Bag)]
-    bags = [found for _, found in made if isinstance(found, Bag)]
-    problem, bad_column = np.zeros(rows if made else 0, np.uint8), np.zeros(rows if made else 0, np.int32)
-    for column, found in reversed(made):  # of several, the first field's is told
+def step_features(first: int, rows: int, steps: Sequence[Step]) -> StepFeatures | None:
+    """What steps made of the rows from `first` on, in the order of the fields; None without steps."""
+    if not steps:
+        return None
+    single = [found for _, found in steps if not isinstance(found, Bag)]
+    problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
+    for column, found in reversed(steps):  # of several, the first field's is told
         bad = np.flatnonzero(found.problem)
         problem[bad], bad_column[bad] = found.problem[bad], column
-    sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]
-    bounds = [bag.bounds + start for bag, start in zip(bags, sizes, strict=False)]
-    return Made(
+    return StepFeatures(
         first=first,
-        words=np.array([found.words for found in words], np.uint64).reshape(len(words), rows),
-        present=np.array([found.present for found in words], np.bool_).reshape(len(words), rows),
-        hashed=np.array([isinstance(found, Hashes) for found in words], np.bool_),
-        bounds=np.array(bounds, np.int64).reshape(len(bags), rows + 1),
-        hashes=_joined([bag.hashes[: bag.bounds[-1]] for bag in bags], np.uint64),
-        values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
+        words=np.array([found.words for found in single], np.uint64).reshape(len(single), rows),
+        present=np.array([found.present for found in single], np.bool_).reshape(len(single), rows),
+        hashed=np.array([isinstance(found, Hashes) for found in single], np.bool_),
         problem=problem,
         bad_column=bad_column,
-        coded=coded,
+    )
+
+
+def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
+    """And of the fields with any number of features; None without such fields."""
+    bags = [found for _, found in steps if isinstance(found, Bag)]
+    if not bags:
+        return None
+    sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]
+    return FeatureLists(
+        first=first,
+        bounds=np.array([bag.bounds + start for bag, start in zip(bags, sizes, strict=False)], np.int64),
+        hashes=_joined([bag.hashes[: bag.bounds[-1]] for bag in bags], np.uint64),
+        values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
     )
 
 
@@ -119,7 +120,7 @@ def plan_of_others(plan: Plan, coded: Sequence[int]) -> Plan:
     return plan._replace(
         categories=CategoryPlan(categories.fields[kept], categories.columns[kept]),
         numbers=_some_numbers(numbers, np.flatnonzero(~np.isin(numbers.fields, coded))),
-        made=plan.made[~np.isin(plan.made, coded)],
+        by_steps=plan.by_steps[~np.isin(plan.by_steps, coded)],
         coded=np.array(coded, np.int64),
         others=plan.others[~np.isin(plan.others, coded)],
     )
@@ -141,7 +142,7 @@ def plan_of_texts(plan: Plan, field: int) -> Plan:
         numbers=numbers._replace(
             fields=np.zeros_like(numbers.fields), columns=np.zeros_like(numbers.columns)
         ),
-        made=place[: int(field in plan.made)],
+        by_steps=place[: int(field in plan.by_steps)],
         others=place,
         crosses=CrossPlan(*crosses, place),
         bag_crosses=BagCrossPlan(*crosses, nothing, place),

@@ -92,10 +92,10 @@ class Plan(NamedTuple):
     """uint64[f]: the hash of that feature."""
     categories: CategoryPlan
     numbers: NumberPlan
-    made: NDArray[np.int64]
-    """int64[p]: the fields whose steps are no kernels here; they are `Made`."""
+    by_steps: NDArray[np.int64]
+    """int64[p]: the fields whose steps are no kernels here; they are in `StepFeatures`."""
     coded: NDArray[np.int64]
-    """int64[c]: the fields whose values have been hashed, each once; they are in `Made.coded`."""
+    """int64[c]: the fields whose values have been hashed, each once; they are in `Coded`."""
     others: NDArray[np.int64]
     """All fields but those."""
     crosses: CrossPlan
@@ -121,8 +121,8 @@ class Coded(NamedTuple):
     present: NDArray[np.bool_]
 
 
-class Made(NamedTuple):
-    """What other steps made of some rows of a block, before these kernels: `p` fields, `b` bags, `n` rows."""
+class StepFeatures(NamedTuple):
+    """What steps outside these kernels made of `n` rows: of `p` fields with at most one feature."""
 
     first: int
     """The row of the block that is row 0 here."""
@@ -131,14 +131,19 @@ class Made(NamedTuple):
     present: NDArray[np.bool_]
     hashed: NDArray[np.bool_]
     """bool[p]: whether its words are hashes already: see `columns.Hashes`."""
+    problem: NDArray[np.uint8]
+    """uint8[n]: the RowStatus of rows that are bad, whatever the field, and the column."""
+    bad_column: NDArray[np.int32]
+
+
+class FeatureLists(NamedTuple):
+    """And of `b` fields with any number of features."""
+
+    first: int
     bounds: NDArray[np.int64]
     """int64[b, n + 1], into the two below: see `columns.Bag`."""
     hashes: NDArray[np.uint64]
     values: NDArray[np.float32]
-    problem: NDArray[np.uint8]
-    """uint8[n]: the RowStatus of rows that are bad, and the column; of length 0 without such steps."""
-    bad_column: NDArray[np.int32]
-    coded: Coded
 
 
 class Scratch(NamedTuple):
@@ -166,8 +171,13 @@ class Scratch(NamedTuple):
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
-    """Fills `hashes` and `present`; marks rows in which a number is none."""
+def hash_fields(
+    tile: Tile, plan: Plan, steps: StepFeatures | None, coded: Coded | None, scratch: Scratch
+) -> None:
+    """Fills `hashes` and `present`; marks rows in which a number is none.
+
+    What a spec does not need is None: no code is made for it.
+    """
     hashes, present, others, slow = scratch.hashes, scratch.present, scratch.others, scratch.slow
     n = tile.at.size
     categories, numbers, crosses = plan.categories, plan.numbers, plan.crosses
@@ -190,22 +200,25 @@ def hash_fields(tile: Tile, plan: Plan, made: Made, scratch: Scratch) -> None:
             edge_buckets(n, f, edges, hashes, scratch.negative)
         if slow[f]:
             _other_numbers(tile, numbers, i, others, hashes, present)
-    for i in range(plan.made.size):
-        if not made.hashed[i]:
-            _load_made(tile, made, i, plan.made[i], hashes, present)
+    if steps is not None:
+        for i in range(plan.by_steps.size):
+            if not steps.hashed[i]:
+                _load_steps(tile, steps, i, plan.by_steps[i], hashes, present)
     for f in plan.others:
         hash_words(f, plan.seeds[f], hashes)
-    for i in range(plan.made.size):
-        if made.hashed[i]:
-            _load_made(tile, made, i, plan.made[i], hashes, present)
+    if steps is not None:
+        for i in range(plan.by_steps.size):
+            if steps.hashed[i]:
+                _load_steps(tile, steps, i, plan.by_steps[i], hashes, present)
     for i in range(categories.fields.size):
         f = categories.fields[i]
         if slow[f] or scratch.pointed[f]:
             hash_other_categories(
                 tile, categories.columns[i], f, plan.seeds[f], scratch.pointed[f], hashes, present
             )
-    for i in range(plan.coded.size):
-        _load_coded(tile, made.coded, i, plan.coded[i], hashes, present)
+    if coded is not None:
+        for i in range(plan.coded.size):
+            _load_coded(tile, coded, i, plan.coded[i], hashes, present)
     for f in plan.others:
         if plan.keeps_missing[f]:
             keep_missing(n, f, plan.missing_hashes[f], hashes, present)
@@ -245,14 +258,14 @@ def _other_numbers(
 
 
 @njit(nogil=True, cache=True)
-def _load_made(
-    tile: Tile, made: Made, i: int, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
+def _load_steps(
+    tile: Tile, steps: StepFeatures, i: int, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
 ) -> None:
-    """Loads the words of the i-th field that other steps have made."""
+    """Loads the words of the i-th field that other steps have steps."""
     for t in range(tile.at.size):
-        row = tile.numbers[t] - made.first
-        words[f, t] = made.words[i, row]
-        present[f, t] = made.present[i, row]
+        row = tile.numbers[t] - steps.first
+        words[f, t] = steps.words[i, row]
+        present[f, t] = steps.present[i, row]
 
 
 @njit(nogil=True, cache=True)
@@ -274,7 +287,7 @@ def hash_texts(
     ends: NDArray[np.int32],
     status: NDArray[np.uint8],
     plan: Plan,
-    made: Made,
+    steps: StepFeatures | None,
     scratch: Scratch,
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
@@ -287,6 +300,6 @@ def hash_texts(
             scratch.numbers[t] = first + t
             scratch.at[t] = np.uint64(first + t)
         tile = Tile(buffer, starts, ends, scratch.at[:n], scratch.numbers[:n], status, bad_column)
-        hash_fields(tile, plan, made, scratch)
+        hash_fields(tile, plan, steps, None, scratch)
         hashes[first : first + n] = scratch.hashes[0, :n]
         present[first : first + n] = scratch.present[0, :n]

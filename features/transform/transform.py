@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
-from ctr.features.columns import Arrays, Bag, Columns, Hashes, Words
+from ctr.features.columns import Arrays, Columns, Words
 from ctr.features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
 from ctr.features.text import Cells, CodedCells, RowStatus, cells_of_rows
 from ctr.features.transform.by_value import ByValue
@@ -19,9 +19,9 @@ from ctr.features.transform.coded_kernels import CodedSlots, write_coded_rows
 from ctr.features.transform.cross_plan import most_of_bags
 from ctr.features.transform.kernels import transform_rows
 from ctr.features.transform.missing import maker
-from ctr.features.transform.plan import NOT_CODED, made_of, plan_of, scratch_of, seed_of
+from ctr.features.transform.plan import Step, feature_lists, plan_of, scratch_of, seed_of, step_features
 from ctr.features.transform.problems import explain
-from ctr.features.transform.step_kernels import Coded, Made, Scratch
+from ctr.features.transform.step_kernels import FeatureLists, Scratch, StepFeatures
 
 
 class History(Protocol):
@@ -100,7 +100,6 @@ class Transform:
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
-        self._nothing_made = made_of(0, 0, [])
         categories = {c for field in spec.fields if not field.numeric for c in columns_of(field)}
         categories.update(column for window in spec.windows for column in window.key)
         self._numbers = frozenset(self.columns) - categories
@@ -126,7 +125,7 @@ class Transform:
         be anything. A row that fails adds nothing: its status is set, and `column` (int32[rows], an index
         into `columns`) tells where. Returns the next row to do.
         """
-        plan, coded = self._plan, NOT_CODED
+        plan, coded = self._plan, None
         if isinstance(cells, CodedCells):
             by_value = self._by_value.of(cells)
             if isinstance(by_value, CodedSlots):
@@ -142,7 +141,7 @@ class Transform:
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
         scratch, row = self._scratch, first_row
         while row < len(cells) and builder.room > 0:
-            last, made = self._make(cells, status, row, builder, coded, set(plan.coded.tolist()))
+            last, steps, lists = self._run_steps(cells, status, row, builder, set(plan.coded.tolist()))
             next_row, builder.rows = transform_rows(
                 buffer,
                 starts,
@@ -153,7 +152,9 @@ class Transform:
                 status,
                 column,
                 plan,
-                made,
+                steps,
+                lists,
+                coded,
                 scratch,
                 builder.indptr,
                 builder.slots,
@@ -213,25 +214,24 @@ class Transform:
         found: Scratch = self._thread.scratch
         return found
 
-    def _make(
+    def _run_steps(
         self,
         cells: Cells,
         status: NDArray[np.uint8],
         first: int,
         builder: BatchBuilder,
-        coded: Coded,
         done: Container[int],
-    ) -> tuple[int, Made]:
-        """What the steps that are no kernels make of the next rows, and where these end.
+    ) -> tuple[int, StepFeatures | None, FeatureLists | None]:
+        """Where the next rows end, and what the steps that are no kernels make of them.
 
-        `coded`: what has been made of the fields that are `done`.
+        `done`: the fields whose values have been hashed before.
         """
         if all(f in done for f, _, _ in self._made_before):
-            return len(cells), self._nothing_made._replace(coded=coded)
+            return len(cells), None, None
         good = np.flatnonzero(status[first:] == 0)  # those that may take room
         last = len(cells) if good.size < builder.room else first + int(good[builder.room - 1]) + 1
         columns = Columns(cells, status, slice(first, last), self.columns)
-        found: list[tuple[int, Words | Hashes | Bag]] = [
+        found: list[Step] = [
             (place, make(columns[self.columns[place]]))
             for f, place, make in self._made_before
             if f not in done
@@ -242,21 +242,21 @@ class Transform:
             )
             places = [place for place, _ in found[-len(of_windows) :]]  # their fields are the last
             found[-len(of_windows) :] = zip(places, of_windows, strict=True)
-        made = made_of(first, last - first, found, coded)
-        if made.bounds.size:
-            builder.reserve(self._require_room(made))
-        return last, made
+        steps, lists = step_features(first, last - first, found), feature_lists(first, found)
+        if steps is not None and lists is not None:
+            builder.reserve(self._require_capacity(steps, lists))
+        return last, steps, lists
 
-    def _require_room(self, made: Made) -> int:
-        """How many features these rows can have; notes in `made` those of which one has too many."""
+    def _require_capacity(self, steps: StepFeatures, lists: FeatureLists) -> int:
+        """How many features these rows can have; notes in `steps` those of which one has too many."""
         others = self.spec.features_per_example
-        most = others + most_of_bags(self._plan.bag_crosses, made.bounds)
+        most = others + most_of_bags(self._plan.bag_crosses, lists.bounds)
         if self.spec.fields:  # what data that carries its own features has is what it is to have
-            too_many = np.flatnonzero((most > self.spec.most_features) & (made.problem == 0))
-            longest = np.diff(made.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
-            made.problem[too_many] = RowStatus.FEATURES
-            made.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
-        return int(most[made.problem == 0].sum())
+            too_many = np.flatnonzero((most > self.spec.most_features) & (steps.problem == 0))
+            longest = np.diff(lists.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
+            steps.problem[too_many] = RowStatus.FEATURES
+            steps.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
+        return int(most[steps.problem == 0].sum())
 
     def apply(self, cells: Cells) -> Batch:
         """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""
