@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import load_u64, xxh64, xxh64_u64
-from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number
+from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number, whole_number
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
 from ctr.numba_cache import njit
 
 _TILE = 64  # rows
 
-_U0, _U2, _U4, _U8, _U9, _U16, _U32 = (np.uint64(k) for k in (0, 2, 4, 8, 9, 16, 32))
+_U0, _U8, _U9 = (np.uint64(k) for k in (0, 8, 9))
 _MINUS = np.uint8(ord("-"))
 _POINTS, _LOWEST_BITS = np.uint64(0x2E2E2E2E2E2E2E2E), np.uint64(0x0101010101010101)
 _HIGHEST_BITS = np.uint64(0x8080808080808080)
@@ -108,32 +108,12 @@ def parse_columns(
                 if start + _U9 <= size:
                     minus = np.uint64(end > start) & np.uint64(buffer[start] == _MINUS)
                     length = end - start - minus
-                    is_whole, number = _whole_number(load_u64(buffer, start + minus), min(length, _U8))
-                    if is_whole and minus <= length <= _U8:
-                        values[c, i] = -np.float64(number) if minus else np.float64(number)
+                    mark, whole = whole_number(load_u64(buffer, start + minus), min(length, _U8))
+                    if mark == _U0 and minus <= length <= _U8:
+                        number = np.float64(np.int64(whole))
+                        values[c, i] = -number if minus else number
                         present[c, i] = length != _U0
                         continue
                 kind, value = parse_number(buffer, start, end)
                 values[c, i], present[c, i] = value, kind == NUMBER
                 problem[c, i] = BAD_NUMBER if kind == GARBAGE else 0
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _whole_number(word: np.uint64, length: np.uint64) -> tuple[bool, np.int64]:
-    """Whether the first 0 to 8 bytes of a word are all digits, and their number.
-
-    They are shifted to the word's end, filled up with zeros in front, and added up by multiplications: two,
-    then four, then eight.
-    """
-    half = (_U8 - length) << _U2  # in two halves, for a shift by 64 is not defined
-    word = (word << half) << half
-    half = length << _U2
-    word |= (np.uint64(0x3030303030303030) >> half) >> half
-    high = word & np.uint64(0xF0F0F0F0F0F0F0F0)
-    carried = (word + np.uint64(0x0606060606060606)) & np.uint64(0xF0F0F0F0F0F0F0F0)
-    is_whole = (high | carried >> _U4) == np.uint64(0x3333333333333333)
-    word -= np.uint64(0x3030303030303030)
-    word = word * np.uint64(10) + (word >> _U8)
-    odd = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
-    even = ((word >> _U16) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
-    return is_whole, np.int64((odd + even) >> _U32)

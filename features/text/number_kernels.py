@@ -19,7 +19,7 @@ BAD_NUMBER = RowStatus.NUMBER.value
 _LARGEST = np.int64(1) << 62  # more than any exponent that matters, and safe to add to
 _POWERS = np.array([10.0**k for k in range(309)])  # exact up to 10**22, correctly rounded above
 
-_U1 = np.uint64(1)
+_U1, _U2, _U8 = (np.uint64(k) for k in (1, 2, 8))
 _SPACE, _TAB, _PLUS, _MINUS, _POINT, _ZERO, _A, _E, _N = (np.uint8(ord(c)) for c in " \t+-.0aen")
 _LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
 
@@ -131,6 +131,27 @@ def _scaled(mantissa: np.uint64, exponent: np.int64) -> float:
     if exponent < 0:
         return value / _POWERS[-exponent] if exponent >= -308 else 0.0
     return value * _POWERS[exponent] if exponent <= 308 else math.inf
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def whole_number(word: np.uint64, length: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """The number that the first 0 to 8 bytes of a word are, behind a mark that is 0 if all are digits.
+
+    They are shifted to the word's end, filled up with zeros in front, and added up by multiplications: two,
+    then four, then eight.
+    """
+    half = (_U8 - length) << _U2  # in two halves, for a shift by 64 is not defined
+    word = (word << half) << half
+    half = length << _U2
+    word |= (np.uint64(0x3030303030303030) >> half) >> half
+    high = word & np.uint64(0xF0F0F0F0F0F0F0F0)
+    carried = (word + np.uint64(0x0606060606060606)) & np.uint64(0xF0F0F0F0F0F0F0F0)
+    mark = (high | carried >> np.uint64(4)) ^ np.uint64(0x3333333333333333)
+    word -= np.uint64(0x3030303030303030)
+    word = word * np.uint64(10) + (word >> _U8)
+    odd = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
+    even = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
+    return mark, (odd + even) >> np.uint64(32)
 
 
 @njit(nogil=True, cache=True)

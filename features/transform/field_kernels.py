@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
-from ctr.features.text.number_kernels import edge_bucket, log_bucket_of_whole
+from ctr.features.text.number_kernels import edge_bucket, log_bucket_of_whole, whole_number
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
 from ctr.numba_cache import njit
 
@@ -38,7 +38,7 @@ class Tile(NamedTuple):
     """Of all rows of the block."""
 
 
-_U0, _U1, _U2, _U8, _U9 = (np.uint64(k) for k in (0, 1, 2, 8, 9))
+_U0, _U1, _U8, _U9 = (np.uint64(k) for k in (0, 1, 8, 9))
 _MINUS = np.uint8(ord("-"))
 
 
@@ -134,26 +134,12 @@ def parse_words(
     """Replaces each word by the number that its first 0 to 8 bytes are; marks in `others` what is none.
 
     Returns whether any is marked, perhaps one beyond the rows of a tile that is not full.
-
-    The digits are shifted to the word's end, filled up with zeros in front, and added up by
-    multiplications: two, then four, then eight.
     """
     marks = _U0
     for t in range(TILE):
-        half = (_U8 - lengths[f, t]) << _U2  # in two halves, for a shift by 64 is not defined
-        word = (words[f, t] << half) << half
-        half = lengths[f, t] << _U2
-        word |= (np.uint64(0x3030303030303030) >> half) >> half
-        high = word & np.uint64(0xF0F0F0F0F0F0F0F0)
-        carried = (word + np.uint64(0x0606060606060606)) & np.uint64(0xF0F0F0F0F0F0F0F0)
-        mark = others[f, t] | ((high | carried >> np.uint64(4)) ^ np.uint64(0x3333333333333333))
-        others[f, t] = mark
-        marks |= mark
-        word -= np.uint64(0x3030303030303030)
-        word = word * np.uint64(10) + (word >> _U8)
-        odd = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
-        even = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
-        words[f, t] = (odd + even) >> np.uint64(32)
+        mark, words[f, t] = whole_number(words[f, t], lengths[f, t])
+        others[f, t] |= mark
+        marks |= others[f, t]
     return bool(marks != _U0)
 
 
