@@ -70,10 +70,10 @@ def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:
     yield (
         folder / "criteo",
         [
-            ctr("synth", "--rows", _ROWS, "--out", "log.tsv"),
-            ctr("features", "build", "--spec", "criteo", "log.tsv", "--out", "hashed"),
-            ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
-            ctr("evaluate", "--model", "model", "log.tsv"),
+            _ctr("synth", "--rows", _ROWS, "--out", "log.tsv"),
+            _ctr("features", "build", "--spec", "criteo", "log.tsv", "--out", "hashed"),
+            _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
+            _ctr("evaluate", "--model", "model", "log.tsv"),
             ["-c", _SERVE],
         ],
     )
@@ -88,14 +88,14 @@ def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
     (folder / "spec.yaml").write_text(spec.to_yaml())
     _write_rows(spec, folder / "rows")
     return folder, [
-        ctr("features", "build", "--spec", "spec.yaml", "rows", "--out", "hashed", "--on-bad-rows", "skip"),
-        ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
-        ctr("train", "--spec", "spec.yaml", "rows", "--model", "model", "--on-bad-rows", "skip"),
+        _ctr("features", "build", "--spec", "spec.yaml", "rows", "--out", "hashed", "--on-bad-rows", "skip"),
+        _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
+        _ctr("train", "--spec", "spec.yaml", "rows", "--model", "model", "--on-bad-rows", "skip"),
         ["-c", _SERVE],
     ]
 
 
-def ctr(*words: object) -> list[object]:
+def _ctr(*words: object) -> list[object]:
     """A command of ours as a program of Python."""
     return ["-m", "ctr", *words]
 
