@@ -84,15 +84,6 @@ Inputs = Annotated[
     ),
 ]
 
-SpecOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SPEC",
-        help="Feature spec: a YAML file, or a shipped one by name (criteo, avazu, libsvm, vw). "
-        "A hashed data set carries its own.",
-    ),
-]
-
 ModelOption = Annotated[
     Path, typer.Option(metavar="DIR", help="Folder of the trained model.", show_default=False)
 ]
@@ -151,18 +142,6 @@ class Calibrate(StrEnum):
     PLATT = "platt"
 
 
-class Consistency(StrEnum):
-    """How far workers may be apart."""
-
-    BSP = "bsp"
-    SSP = "ssp"
-    ASP = "asp"
-
-
-MOST_SECONDS = 86_400.0
-"""A day: more than anything here has to wait for, and less than what clocks overflow at."""
-
-
 def finite(value: float | None) -> float | None:
     """Refuse `nan` and `inf`, which a range without end lets pass."""
     if value is not None and not isfinite(value):
@@ -190,18 +169,3 @@ def redis_url(url: str) -> str:
     except StoreError as error:
         raise typer.BadParameter(str(error)) from None
     return url
-
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds_of(text: str, option: str) -> float:
-    """A time such as `60s`, `5m` or `1h` in seconds. Raises BadParameter, naming the option."""
-    number, unit = (text[:-1], text[-1]) if text and text[-1] in _UNITS else (text, "s")
-    try:
-        seconds = float(number) * _UNITS[unit]
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise typer.BadParameter(f"{option} is {text!r}: write a time such as 30s, 5m or 1h.")
-    return seconds

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ctr.cli.options import MOST_SECONDS, finite, redis_url
+from ctr.cli.options import finite, redis_url
 from ctr.cli.reporting import STOPPED, stopping
+from ctr.defaults import MOST_SECONDS
 
 PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
 """Environment variable: a function that wraps what workers push with, as `module:function`, for tests."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -17,7 +16,6 @@ from ctr.cli.options import (
     MaxBadFraction,
     OnBadRows,
     RawInputs,
-    taking,
 )
 from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
 from ctr.cli.tables import size, some
@@ -33,16 +31,13 @@ if TYPE_CHECKING:
     from ctr.jobs import Portion
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """What the command line says."""
-
-    inputs: RawInputs
-    spec: SpecOption
+def build(
+    inputs: RawInputs,
+    spec: SpecOption,
     out: Annotated[
         Path,
         typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False),
-    ]
+    ],
     holdout_where: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +45,7 @@ class BuildOptions:
             help="Leave the rows that meet this out of the data set, and write them to --holdout-out: a "
             "condition as in `ctr train`, such as 'click_time >= 2017-11-09'.",
         ),
-    ] = None
+    ] = None,
     holdout_out: Annotated[
         Path | None,
         typer.Option(
@@ -58,7 +53,7 @@ class BuildOptions:
             help="With --holdout-where: the rows that are held out are written to this folder, a data "
             "set for `ctr train --holdout` and `ctr evaluate`.",
         ),
-    ] = None
+    ] = None,
     shuffle: Annotated[
         int | None,
         typer.Option(
@@ -67,7 +62,7 @@ class BuildOptions:
             max=(1 << 64) - 1,
             help="Put the rows in a random order; the same seed gives the same order.",
         ),
-    ] = None
+    ] = None,
     dictionary: Annotated[
         int | None,
         typer.Option(
@@ -76,7 +71,7 @@ class BuildOptions:
             max=10_000_000,
             help="Also write the texts of the N most frequent features; building takes longer.",
         ),
-    ] = None
+    ] = None,
     windows_from: Annotated[
         Path | None,
         typer.Option(
@@ -85,14 +80,11 @@ class BuildOptions:
             "before.",
             show_default=False,
         ),
-    ] = None
-    on_bad_rows: BadRowsOption = OnBadRows.FAIL
-    max_bad_fraction: MaxBadFraction = MOST_BAD
-    json: JsonOption = None
-
-
-@taking(BuildOptions)
-def build(told: BuildOptions) -> None:
+    ] = None,
+    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    max_bad_fraction: MaxBadFraction = MOST_BAD,
+    json: JsonOption = None,
+) -> None:
     """Hash raw files once, so that every later training pass is fast.
 
     Training reads the rows in the order of the files. If they are sorted, such as by label, the model
@@ -108,18 +100,18 @@ def build(told: BuildOptions) -> None:
     """
     from ctr.jobs import BuildJob, build_datasets, open_portions
 
-    outs = _outs(told)
-    require_apart(told.json, [*told.inputs, told.spec])
-    require_no_part(told.json, *outs)
+    outs = _outs(inputs, out, holdout_where, holdout_out)
+    require_apart(json, [*inputs, spec])
+    require_no_part(json, *outs)
     job = BuildJob(
-        told.inputs,
-        told.spec,
+        inputs,
+        spec,
         outs,
-        shuffle=told.shuffle,
-        dictionary=told.dictionary,
-        windows=partial(_windows, told.windows_from),
-        on_bad_rows=told.on_bad_rows.value,
-        max_bad_fraction=told.max_bad_fraction,
+        shuffle=shuffle,
+        dictionary=dictionary,
+        windows=partial(_windows, windows_from),
+        on_bad_rows=on_bad_rows.value,
+        max_bad_fraction=max_bad_fraction,
     )
     portions = open_portions(job)
     warnings = portions[-1].source.warnings()
@@ -129,45 +121,47 @@ def build(told: BuildOptions) -> None:
     with stopping("Nothing was written."):
         manifests = build_datasets(job, portions, _going_on)
     facts, lines = _summary(portions, manifests, perf_counter() - started)
-    facts |= {"shuffle": told.shuffle, "warnings": warnings}
+    facts |= {"shuffle": shuffle, "warnings": warnings}
     if (texts := portions[-1].texts) is not None:
-        facts["dictionary"], line = _dictionary(texts, told.out)
+        facts["dictionary"], line = _dictionary(texts, out)
         lines.append(line)
     for portion in portions:
         lines += bad_rows_lines(portion.source.bad_rows, portion.quarantine)
-    report(lines, facts, told.json)
+    report(lines, facts, json)
 
 
 def _going_on(rows: int) -> None:
     typer.echo(f"going on behind {rows:,} rows that an interrupted build has written", err=True)
 
 
-def _outs(told: BuildOptions) -> dict[Path, RowChoice | None]:
+def _outs(
+    inputs: list[str], out: Path, holdout_where: str | None, holdout_out: Path | None
+) -> dict[Path, RowChoice | None]:
     """Which rows go to which folder; those to train on last. Raises BadParameter."""
     from ctr.features.readers import Condition, RowChoice
 
-    if told.holdout_where is None and told.holdout_out is None:
-        return {told.out: None}
-    if told.holdout_where is None or told.holdout_out is None:
+    if holdout_where is None and holdout_out is None:
+        return {out: None}
+    if holdout_where is None or holdout_out is None:
         raise typer.BadParameter(
             "--holdout-where CONDITION and --holdout-out DIR belong together; give both."
         )
-    one, other = told.out.resolve(), told.holdout_out.resolve()
+    one, other = out.resolve(), holdout_out.resolve()
     if one == other or one in other.parents or other in one.parents:
         raise typer.BadParameter(
-            f"--out {told.out} and --holdout-out {told.holdout_out}: neither may be, or lie in, the other."
+            f"--out {out} and --holdout-out {holdout_out}: neither may be, or lie in, the other."
         )
-    if "-" in told.inputs:
+    if "-" in inputs:
         raise typer.BadParameter(
             "- (standard input) can be read only once: not for a part of it as hold-out; write it to a file,"
             " and give that."
         )
     try:
-        condition = Condition.parse(told.holdout_where)
+        condition = Condition.parse(holdout_where)
     except SpecError as error:
         raise typer.BadParameter(f"--holdout-where: {error}") from None
     # The rows that are held out are looked for first: if there are none, little was done.
-    return {told.holdout_out: RowChoice(condition, True), told.out: RowChoice(condition, False)}
+    return {holdout_out: RowChoice(condition, True), out: RowChoice(condition, False)}
 
 
 def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import MOST_SECONDS, JsonOption, finite, redis_url
+from ctr.cli.options import JsonOption, finite, redis_url
 from ctr.cli.reporting import report, stopping
 from ctr.cli.tables import some
+from ctr.defaults import MOST_SECONDS
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus
