@@ -25,8 +25,8 @@ def evaluate(model: Model | str | Path, data: object, **settings: Any) -> Evalua
 
     >>> import ctr
     >>> rows, spec = ctr.datasets.ads(2_000)
-    >>> found = ctr.evaluate(ctr.train(rows, spec), rows, by=["site"])
-    >>> found.summary.examples, len(found.slices["site"].by_value) > 1
+    >>> evaluation = ctr.evaluate(ctr.train(rows, spec), rows, by=["site"])
+    >>> evaluation.summary.examples, len(evaluation.slices["site"].by_value) > 1
     (2000, True)
     """
     return compare([model], data, **settings)[0]

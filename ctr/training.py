@@ -92,9 +92,9 @@ def _require_classes(table: str, spec: FeatureSpec) -> None:
     """Raise ModelError when all labels of the table in this file are one and the same."""
     with pa.memory_map(table) as file, pa.ipc.open_file(file) as rows:
         if spec.label not in rows.schema.names:
-            return  # which is told where the table is opened
+            return  # an error where the table is opened
         column = rows.read_all()[spec.label]
         values = column.unique().to_pylist()
-        with suppress(TypeError, ValueError):  # no label: told where the row is read
+        with suppress(TypeError, ValueError):  # no label: an error where the row is read
             if len(values) == 1:
                 require_classes(spec, len(column), len(column) if float(values[0]) > 0 else 0)

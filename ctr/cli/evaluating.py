@@ -144,16 +144,22 @@ def _weights(model: Model, inputs: Sequence[str]) -> pa.Table:
 
 
 def _lines(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
-    """What is told of models by their folders."""
+    """Metrics, differences and slices, of models named by their folders."""
     from ctr.cli.tables import metric_lines, reliability_lines
 
     lines = metric_lines({name: each.summary for name, each in zip(names, evaluations, strict=True)})
     for name, each in zip(names, evaluations, strict=True):
-        if (found := each.against_first) is not None:
-            surely = "better" if found.better else "worse" if found.worse else "no significant difference"
+        if (difference := each.against_first) is not None:
+            surely = (
+                "better"
+                if difference.better
+                else "worse"
+                if difference.worse
+                else "no significant difference"
+            )
             lines.append(
-                f"{name} against {names[0]}: log loss {found.logloss:+.5f} "
-                f"(95%: {found.low:+.5f} to {found.high:+.5f}), {surely}"
+                f"{name} against {names[0]}: log loss {difference.logloss:+.5f} "
+                f"(95%: {difference.low:+.5f} to {difference.high:+.5f}), {surely}"
             )
     if len(names) == 1:
         lines += ["", *reliability_lines(evaluations[0].summary)]

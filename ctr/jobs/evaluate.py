@@ -83,14 +83,16 @@ def evaluate_models(
     )
     inputs = [printable(each) for each in job.inputs]
     data = ", ".join(inputs)
-    found = []
+    evaluations = []
     for model, source, each in zip(models, sources, compared, strict=True):
         warnings = too_good(each.metrics.summary(), model.spec, source.inputs, data)
         if (how := seen_rows(model.manifest, digests)) is not None:
             warnings.insert(0, SEEN.format(how, data))
         against = None if source is first else each.against_first.difference()
-        found.append(Evaluation(model, each.metrics, each.slices, against, source.bad_rows, warnings, inputs))
-    return found
+        evaluations.append(
+            Evaluation(model, each.metrics, each.slices, against, source.bad_rows, warnings, inputs)
+        )
+    return evaluations
 
 
 def _sources(models: Sequence[Model], job: EvaluateJob) -> list[ExampleSource]:

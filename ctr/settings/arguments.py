@@ -19,8 +19,8 @@ def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Calla
     `but`: those that it has arguments of its own for, or does not take.
     """
 
-    def told(function: Callable[P, T]) -> Callable[P, T]:
-        described = {name: each for name, each in settings.described().items() if name not in but}
+    def described(function: Callable[P, T]) -> Callable[P, T]:
+        chosen = {name: each for name, each in settings.described().items() if name not in but}
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
         given = [
@@ -30,7 +30,7 @@ def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Calla
                 default=field.get_default(call_default_factory=True),
                 annotation=field.annotation,
             )
-            for name, (field, _) in described.items()
+            for name, (field, _) in chosen.items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *given])  # type: ignore[attr-defined]
         lines = [
@@ -40,9 +40,9 @@ def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Calla
                 initial_indent="    ",
                 subsequent_indent="        ",
             )
-            for name, (_, setting) in described.items()
+            for name, (_, setting) in chosen.items()
         ]
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Settings:", *lines])
         return function
 
-    return told
+    return described

@@ -1,4 +1,4 @@
-"""`EvaluateJob`: what an evaluation can be told."""
+"""`EvaluateJob`: the settings of an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Settings`: what a job can be told, described once; `Setting`: how one of them is shown to its users."""
+"""`Settings`: the settings of a job, described once; `Setting`: how one of them is shown to its users."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ class Settings(BaseModel):
     @classmethod
     def described(cls) -> dict[str, tuple[FieldInfo, Setting]]:
         """The settings by name, in the order of help."""
-        found = {}
+        by_name = {}
         for name, field in cls.model_fields.items():
             for each in field.metadata:
                 if isinstance(each, Setting):
-                    found[name] = field, each
-        return found
+                    by_name[name] = field, each
+        return by_name
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> dict[str, Any]:

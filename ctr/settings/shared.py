@@ -114,12 +114,12 @@ def seconds(value: float | str) -> float:
     text = str(value)
     number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS else (text, "s")
     try:
-        found = float(number) * _UNITS[unit]
+        in_seconds = float(number) * _UNITS[unit]
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
+        in_seconds = 0.0
+    if not 0 < in_seconds < float("inf"):
         raise ValueError(f"{text!r} is not a time: write one such as 30s, 5m or 1h.")
-    return found
+    return in_seconds
 
 
 def scales(value: Mapping[str, float] | Sequence[str]) -> Mapping[str, float]:

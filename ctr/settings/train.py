@@ -1,4 +1,4 @@
-"""`TrainJob`: what training was told, and which settings go together."""
+"""`TrainJob`: a training job, and which of its settings go together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TrainFields`: what training can be told, setting by setting, in the order of help."""
+"""`TrainFields`: the settings of training, in the order of help."""
 
 from __future__ import annotations
 

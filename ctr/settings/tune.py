@@ -1,4 +1,4 @@
-"""`TuneJob`: what a search for settings can be told."""
+"""`TuneJob`: the settings of a search."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
-    """Find settings, and say which and why; the job with them. Raises KeyboardInterrupt when told to stop."""
+    """Find settings, say which and why; return the job with them. Raises KeyboardInterrupt if stopped."""
     from ctr.cli.search_progress import showing_search
     from ctr.interrupts import stop_requests
     from ctr.jobs import require_places, tuned
@@ -26,24 +26,24 @@ def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
     require_optuna()
     require_places(job)
     with stop_requests() as stop, showing_search() as shown:
-        job, found = tuned(job, job.model.parent, stop, shown.on_rows, shown.on_progress)
-    if found.stopped:
+        job, search = tuned(job, job.model.parent, stop, shown.on_rows, shown.on_progress)
+    if search.stopped:
         raise KeyboardInterrupt
-    seconds = found.hashing_s + found.seconds
-    trials = some(len(found.tried), "trial")
+    seconds = search.hashing_s + search.seconds
+    trials = some(len(search.tried), "trial")
     lines = (
-        *(f"auto: {line}" for line in described(found)),
-        f"auto: {trials} in {seconds:.1f} s, scored on {found.scored_on}:",
-        f"auto: {found.gain}",
-        *([f"auto: ended after {found.cut}"] if found.cut else []),
-        *(f"warning: {text}" for text in found.warnings),
+        *(f"auto: {line}" for line in described(search)),
+        f"auto: {trials} in {seconds:.1f} s, scored on {search.scored_on}:",
+        f"auto: {search.gain}",
+        *([f"auto: ended after {search.cut}"] if search.cut else []),
+        *(f"warning: {text}" for text in search.warnings),
     )
     for line in lines:
         typer.echo(line, err=str(json) == "-")
-    return job, found
+    return job, search
 
 
-def share_of_tuning(found: Tuned, outcome: TrainOutcome) -> str:
+def share_of_tuning(search: Tuned, outcome: TrainOutcome) -> str:
     """How much of the time the search took."""
-    seconds = found.hashing_s + found.seconds
+    seconds = search.hashing_s + search.seconds
     return f"auto took {seconds:.1f} s, {seconds / (seconds + outcome.result.seconds):.0%} of the time"
