@@ -20,13 +20,13 @@ _MOST_CELLS = 1 << 17
 
 
 class UnfitColumnError(DataError):
-    """A column of a type that its field does not take."""
+    """A column whose type its field does not accept."""
 
     def __init__(self, problem: str, column: str = "", *, lists: bool = False) -> None:
         super().__init__(problem)
         self.column = column
         self.lists = lists
-        """Whether fields of several values take it."""
+        """Whether fields of several values accept it."""
 
 
 class Origin(Protocol):
@@ -39,39 +39,39 @@ class Origin(Protocol):
         """The row as it stands in the file, with its line end."""
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
-        """What kept a row from being split into cells, with and without the value met; None: it was split."""
+        """Why a row could not be split into cells, with and without the value met; None: it was split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some consecutive data rows of a file, as cells. Valid until the next one is asked for."""
+    """Some consecutive data rows of a file, as cells. Valid until the next block is requested."""
 
     cells: Cells
-    """Of the columns that were asked for, in their order."""
+    """The requested columns, in their order."""
     status: NDArray[np.uint8]
-    """uint8[rows]: what is wrong with each row, 0 if nothing is known to be."""
+    """uint8[rows]: the `RowStatus` of each row, as far as it is known."""
     column: NDArray[np.int32]
-    """int32[rows]: which column is bad, once `status` tells."""
+    """int32[rows]: the bad column of rows with a status."""
     origin: Origin
 
     def kept(self) -> Block:
-        """The same rows, valid for longer."""
+        """The same rows, which stay valid."""
         return Block(self.cells.kept(), self.status, self.column, self.origin)
 
 
 class Piece(Protocol):
-    """Some consecutive data rows of a file. Several may be split at the same time, each on its own thread."""
+    """Some consecutive data rows of a file. Threads may split several pieces at the same time."""
 
     @property
     def rows(self) -> int:
-        """How many they are, at least one."""
+        """The number of rows, at least one."""
 
     def blocks(self) -> Iterator[Block]:
-        """All of them, in order; at least one row each."""
+        """All rows, in order; each block has at least one."""
 
 
 class Reader(Protocol):
-    """One open input file, to be read once: by either `pieces` or `count_rows`."""
+    """One open input file, which can be read once: by `pieces` or by `count_rows`."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -143,7 +143,7 @@ def require_columns(path: object, present: Sequence[str], needed: Iterable[str])
 
 
 def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: str) -> None:
-    """Raises DataError, which says `why` they are needed, unless the file has these columns."""
+    """Raises DataError unless the file has these columns; the message says `why` they are needed."""
     try:
         reader.require(columns)
     except DataError:
@@ -158,6 +158,6 @@ def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: st
 
 
 def names_shown(columns: Sequence[str]) -> str:
-    """A list for a message: not more of it than a person reads."""
+    """A list of names for a message, at most eight."""
     shown = [f"{name!r:.60}" for name in columns[:8]]
     return ", ".join(shown) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

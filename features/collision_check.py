@@ -25,10 +25,10 @@ def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_0
     source.watch = counter.add
     for _ in source.batches(_BATCH_ROWS, stop=rows):
         pass
-    found = counter.found()
-    if not found.rows:
+    counted = counter.collisions()
+    if not counted.rows:
         raise DataError(
             f"no row can be read: {source.bad_rows.examples[0]}; give raw rows such as the data set was made"
             " from."
         )
-    return found
+    return counted

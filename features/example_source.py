@@ -1,4 +1,4 @@
-"""`ExampleSource`: examples in a fixed order, from wherever they come."""
+"""`ExampleSource`: examples in a fixed order, from any kind of input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctr.features.windows import Windows
 
 
 class ExampleSource(Protocol):
-    """Examples in a fixed order, to be read as often as wanted."""
+    """Examples in a fixed order, which can be read any number of times."""
 
     @property
     def spec(self) -> FeatureSpec:
@@ -22,11 +22,11 @@ class ExampleSource(Protocol):
 
     @property
     def inputs(self) -> Sequence[str | Path | InputFile]:
-        """What is read; another source that is opened with it reads the very same, or raises DataError."""
+        """The inputs: another source of them reads the same rows, or raises DataError."""
 
     @property
     def windows(self) -> Windows | None:
-        """What the spec's windows know after the rows of a pass; None if it has none."""
+        """The spec's windows, after the rows of a pass; None if it has none."""
 
     @property
     def fraction_read(self) -> float:
@@ -34,11 +34,11 @@ class ExampleSource(Protocol):
 
     @property
     def blocks_read(self) -> int:
-        """Grows while rows are read, those that are only skipped too: a disk that hangs shows."""
+        """Grows while rows are read or skipped, so that a disk that hangs is noticed."""
 
     @property
     def bad_rows(self) -> BadRows:
-        """The rows that passes have left out so far, each once however many passes there were."""
+        """The rows that passes have left out so far, each once."""
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
         """A pass over the rows `start..stop-1`, `rows` examples at a time; the last may be fewer."""
@@ -47,7 +47,7 @@ class ExampleSource(Protocol):
         """The first `rows` examples, or all when there are fewer."""
 
     def warnings(self) -> list[str]:
-        """What is odd about the features of the rows read so far, for users."""
+        """Warnings for users about the features of the rows."""
 
     def count_rows(self) -> int:
-        """How many rows there are for `start` and `stop` to count in."""
+        """The number of rows, in which `start` and `stop` count."""

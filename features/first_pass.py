@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.block import Block, Piece
+from ctr.features.block import Piece
 from ctr.features.columns import Arrays, Columns
 from ctr.features.inputs import InputFile, StandardInput, input_files
-from ctr.features.readers import RowChoice, open_reader
+from ctr.features.readers import RowChoice, SomeRowsPiece, open_reader
 from ctr.features.spec import (
     CategoryField,
     FeatureSpec,
@@ -49,12 +48,12 @@ def fit(
     """
 
     def pieces(names: Sequence[str]) -> Iterator[Piece]:
-        wanted = rows
+        positions = rows
         if held_out:
             total = _count_rows(spec, inputs, choice)
-            wanted = [range(total - round(total * held_out))]
-        found = _pieces(spec, inputs, choice, names)
-        return found if wanted is None else _pieces_at(wanted, found)
+            positions = [range(total - round(total * held_out))]
+        every = _pieces(spec, inputs, choice, names)
+        return every if positions is None else _pieces_at(positions, every)
 
     return learn(spec, pieces)
 
@@ -68,9 +67,9 @@ def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choi
 
 
 def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
-    """The field of `spec` whose vocabulary is not the one that `fitted` has learnt, if there is one.
+    """The first field of `spec` whose vocabulary is not the one that `fitted` has learnt, if any.
 
-    One with `min_count` knows only a part of its vocabulary, and is not looked at.
+    Fields with `min_count` keep only part of their vocabulary and are not compared.
     """
     learnt = learnt_of(fitted) or {}
     for field in spec.fields:
@@ -88,10 +87,10 @@ def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
 def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> FeatureSpec:
     """`spec` with what its steps learn from `pieces`; `spec` itself if they learn nothing, or have.
 
-    `pieces` gives all rows with the cells of the columns that it is asked for; it is called if there is
-    something to learn from rows. Threads make numbers and hashes of the text, and this one learns from them,
-    in their order. Labels and weights are not looked at. Rows that cannot be split into cells are left out; a
-    value that is none for one step counts for the others. Raises SpecError when a vocabulary cannot be read.
+    `pieces` returns all rows with the cells of the given columns; it is called if there is something to learn
+    from rows. Other threads parse and hash the text, and this one learns from the results, in their order.
+    Labels and weights are ignored. Rows that cannot be split into cells are left out; a value that is invalid
+    for one step counts for the others. Raises SpecError when a vocabulary cannot be read.
     """
     if learnt_of(spec) is not None:
         return spec
@@ -99,20 +98,20 @@ def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]])
     passes: list[tuple[InputField, Fit]] = []
     for field in spec.all_fields:
         if field.learns and (begin := STEPS[field.step].fit) is not None:
-            begun = begin(field)
-            if isinstance(begun, Mapping):
-                known[field.name] = begun
+            arrays_or_fit = begin(field)
+            if isinstance(arrays_or_fit, Mapping):
+                known[field.name] = arrays_or_fit
             else:
-                passes.append((field, begun))
+                passes.append((field, arrays_or_fit))
     if passes:
         names = list(dict.fromkeys(column_of(field) for field, _ in passes))
         threads = min(os.cpu_count() or 1, _MOST_THREADS)
-        with closing(in_order(partial(_taken, names, passes), pieces(names), threads)) as found:
-            for taken in (block for piece in found for block in piece):
-                for (_, learning), of_field in zip(passes, taken, strict=True):
+        with closing(in_order(partial(_prepared, names, passes), pieces(names), threads)) as prepared:
+            for of_fields in (block for piece in prepared for block in piece):
+                for (_, learning), of_field in zip(passes, of_fields, strict=True):
                     learning.add(of_field)
-    known |= {field.name: begun.learnt() for field, begun in passes}
-    learnt = {f"{name}/{array}": found for name, arrays in known.items() for array, found in arrays.items()}
+    known |= {field.name: learning.learnt() for field, learning in passes}
+    learnt = {f"{field}/{name}": array for field, arrays in known.items() for name, array in arrays.items()}
     return FittedSpec.of(spec, learnt)
 
 
@@ -138,62 +137,38 @@ def _count_rows(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], cho
     return total
 
 
-def _pieces_at(wanted: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:
-    """The rows at these positions, ascending."""
+def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:
+    """Only the rows at these positions, ascending."""
+    end = max((each.stop for each in positions), default=0)
     with closing(pieces):
         first = 0
         for piece in pieces:
-            last = first + piece.rows
-            here = tuple(
-                range(max(each.start, first) - first, min(each.stop, last) - first)
-                for each in wanted
-                if max(each.start, first) < min(each.stop, last)
-            )
-            if here:
-                yield _SomeRows(piece, here)
-            first = last
-            if first >= max((each.stop for each in wanted), default=0):
+            chosen = np.zeros(piece.rows, np.bool_)
+            for each in positions:
+                chosen[max(each.start - first, 0) : max(each.stop - first, 0)] = True
+            if chosen.any():
+                yield SomeRowsPiece(piece, chosen, int(np.count_nonzero(chosen)))
+            first += piece.rows
+            if first >= end:
                 break
 
 
-@dataclass(frozen=True, slots=True)
-class _SomeRows:
-    """Some rows of a piece."""
-
-    piece: Piece
-    wanted: tuple[range, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(map(len, self.wanted))
-
-    def blocks(self) -> Iterator[Block]:
-        first = 0
-        for block in self.piece.blocks():
-            last = first + block.status.size
-            for each in self.wanted:
-                low, high = max(each.start, first) - first, min(each.stop, last) - first
-                if low < high:
-                    these = slice(low, high)
-                    cells = block.cells.part(low, high)
-                    yield Block(cells, block.status[these], block.column[these], block.origin)
-            first = last
-
-
-def _taken(names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece) -> list[list[Any]]:
-    """What each of the fields needs of the rows of a piece, one part of them after the other."""
+def _prepared(
+    names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece
+) -> list[list[Any]]:
+    """By buffer of a piece, what each field learns from its rows."""
     numbers = [column_of(field) for field, _ in passes if isinstance(field, NumberField)]
     plain = [column_of(field) for field, _ in passes if isinstance(field, CategoryField) and field.is_plain]
-    found = []
+    prepared = []
     for cells, status in _joined(piece):
         columns = Columns(cells, status, slice(None), names)
         columns.take(list(dict.fromkeys(numbers)), list(dict.fromkeys(plain)))
-        found.append([learning.taken(columns[column_of(field)]) for field, learning in passes])
-    return found
+        prepared.append([learning.taken(columns[column_of(field)]) for field, learning in passes])
+    return prepared
 
 
 def _joined(piece: Piece) -> Iterator[tuple[Cells, NDArray[np.uint8]]]:
-    """The rows of a piece with their status: those whose text is in one buffer together."""
+    """The rows of a piece with their status, joined as long as their text is in the same buffer."""
     starts = ends = np.empty((0, 0), np.int32)
     status = np.empty(piece.rows, np.uint8)
     buffer, first, last = None, 0, 0

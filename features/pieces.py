@@ -1,4 +1,4 @@
-"""Rows of raw files on their way into batches: block by block, or pieces that threads have transformed."""
+"""Rows of raw files on their way into batches: as blocks, or as pieces that threads have transformed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ctr.features.transform import Transform
 
 @dataclass(frozen=True, slots=True)
 class PlacedPiece:
-    """A piece, of which the rows `first..last-1` are wanted."""
+    """The rows `first..last-1` of a piece."""
 
     piece: Piece
     position: int
-    """Of its first row, among the rows of all files."""
+    """The position of its first row, among the rows of all files."""
     fraction: float
-    """How much of the input has been read with it."""
+    """The fraction of the input that has been read, including it."""
     first: int
     last: int
 
     def blocks(self, transform: Transform) -> Iterator[PlacedBlock]:
-        """What is wanted of it, block by block, each valid until the next one is asked for."""
+        """These rows, block by block, each valid until the next one is requested."""
         at = 0
         for block in self.piece.blocks():
             size = block.status.size
@@ -61,20 +61,20 @@ class PlacedBlock:
     transform: Transform
 
     def append_to(self, builder: BatchBuilder, row: int) -> int:
-        """Appends the good rows from `row` on, until they end or it is full; the next row."""
-        last = self.last
-        wanted = self.block.cells.part(0, last)
-        return self.transform.append(wanted, self.block.status[:last], self.block.column[:last], builder, row)
+        """Appends the good rows from `row` on, until they end or `builder` is full; returns the next row."""
+        block, rows = self.block, slice(0, self.last)
+        cells = block.cells.part(0, self.last)
+        return self.transform.append(cells, block.status[rows], block.column[rows], builder, row)
 
     def rows(self, first: int, last: int) -> tuple[Cells, NDArray[np.uint8]]:
         """The cells of the rows `first..last-1`, and their status."""
         return self.block.cells.part(first, last), self.block.status[first:last]
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
-        """Of the rows `first..last-1` those that are bad or not chosen, if any."""
-        found = np.flatnonzero(self.block.status[first:last])
-        if found.size:
-            yield self, first + found
+        """The rows among `first..last-1` that are bad or not chosen, if any."""
+        rows = np.flatnonzero(self.block.status[first:last])
+        if rows.size:
+            yield self, first + rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class HashedPiece:
     """The rows `first..last-1` of a piece, transformed."""
 
     batch: Batch
-    """The good ones."""
+    """The good rows."""
     blocks: Sequence[PlacedBlock]
-    """Those with bad ones."""
+    """The blocks with bad rows."""
     position: int
     fraction: float
     first: int
@@ -92,15 +92,15 @@ class HashedPiece:
 
     def append_to(self, builder: BatchBuilder, row: int) -> int:
         """As `PlacedBlock.append_to`."""
-        numbers = [rows.position - self.position + found for rows, found in self.bad(self.first, self.last)]
+        numbers = [rows.position - self.position + places for rows, places in self.bad(self.first, self.last)]
         bad = np.concatenate([np.empty(0, np.int64), *numbers]) - self.first
-        taken = row - self.first - int(np.searchsorted(bad, row - self.first))
-        wanted = min(builder.room, len(self.batch) - taken)
-        builder.add(self.batch, taken, taken + wanted)
+        first = row - self.first - int(np.searchsorted(bad, row - self.first))
+        wanted = min(builder.room, len(self.batch) - first)
+        builder.add(self.batch, first, first + wanted)
         if builder.room:
             return self.last
-        # A bad row is before the n-th example when there are fewer than n examples before it.
-        examples = taken + wanted
+        # A bad row precedes the n-th example if fewer than n examples precede it.
+        examples = first + wanted
         return (
             self.first
             + examples
@@ -108,7 +108,7 @@ class HashedPiece:
         )
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
-        """The same rows, with the blocks in whose rows they are counted."""
+        """As `PlacedBlock.bad`, by block."""
         for rows in self.blocks:
             at = rows.position - self.position
             low, high = max(first - at, rows.first), min(last - at, rows.last)
@@ -129,13 +129,13 @@ class OpenPieces:
 
     def __next__(self) -> PlacedPiece:
         if not self._put_back or self._last is None:
-            self._last = None  # it takes memory
+            self._last = None  # frees its memory
             self._last = next(self._pieces)
         self._put_back = False
         return self._last
 
     def put_back(self) -> int:
-        """Give the last piece again next time; the position of its first row."""
+        """Return the last piece once more next time; gives the position of its first row."""
         assert self._last is not None
         self._put_back = True
         return self._last.position

@@ -1,4 +1,4 @@
-"""What the first rows tell: the kind of labels, columns without a value, fields that say next to nothing."""
+"""What the first rows show: the kind of labels, and warnings about columns and fields."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ctr.features.transform import Transform
 
 PREVIEW_ROWS = 65_536
 _ENOUGH_LABELS = 100
-_CROWDED = 0.99
+_ONE_BUCKET = 0.99
 _DELIMITERS = "|,; "
-"""Of lists, the least likely to be in an element first."""
+"""Possible delimiters of lists; the least likely to occur in an element first."""
 _QUOTE = ord('"')
 
 
 def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
-    """The label of rows without a click, 0 or -1, by the majority of the sound ones; 1 if that is open.
+    """The label of rows without a click, 0 or -1, by the majority of good rows; 1 if there is none.
 
-    A row that is bad for another reason has no say, and one row of the other kind cannot outvote the rest.
+    Rows that are bad for another reason do not count, and one row of the other kind does not decide.
     """
     counts = {0: 0, -1: 0}
     for block in _first_rows(blocks):
@@ -57,12 +57,12 @@ def absent_columns(
     choice: RowChoice | None = None,
     why: str = "which the feature spec needs",
 ) -> list[str]:
-    """A warning for each of `columns` that has no value in the first rows of files whose rows name their own.
+    """A warning for each of `columns` that has no value in the first rows of JSON lines.
 
-    That is JSON lines, where a misspelt column is like one without values; other files tell their columns.
+    There, a misspelt column looks like one without values; other files list their columns.
     """
     absent, known, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
-    with suppress(DataError):  # the job itself will come to that
+    with suppress(DataError):  # the job itself will report it
         for file in files:
             with closing(open_reader(file, spec, labels, choice)) as reader:
                 known |= dict.fromkeys(reader.columns)
@@ -76,21 +76,21 @@ def absent_columns(
                         name for name, is_there in zip(absent, there, strict=True) if is_there
                     )
                 absent = [name for name in absent if name not in known]
-    found = []
+    warnings = []
     for name in absent if rows else ():
         near = get_close_matches(name, known, 1)
         others = ", ".join(map(repr, list(known)[:8])) or "no column that can be read"
         hint = f"did you mean {near[0]!r}?" if near else f"they have {others}"
-        found.append(
+        warnings.append(
             f"column {name!r}, {why}, has no value in the first"
             f" {'row' if rows == 1 else f'{rows:,} rows'}; {hint}"
         )
-    return found
+    return warnings
 
 
 def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]:
     """A warning for each column of floats that feeds a category, in the first file that has one."""
-    with suppress(DataError):  # the job itself will come to that
+    with suppress(DataError):  # the job itself will report it
         for file in files:
             if (kind := format_of(file)) is None or kind.name not in ("parquet", "arrow"):
                 continue
@@ -104,7 +104,7 @@ def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]
     return []
 
 
-def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
+def one_bucket_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     """A warning for each number field that puts more than 99% of its distinct values into one bucket."""
     fields = [field for field in transform.spec.fields if type(field) is NumberField]
     if not fields:
@@ -116,16 +116,20 @@ def crowded_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
         rows += len(cells)
         for field in fields:
             column = transform.columns.index(column_of(field))
-            found = Column.of(cells, block.status, column, slice(None)).numbers
-            met[field.name].append(found.values[found.present])
+            numbers = Column.of(cells, block.status, column, slice(None)).numbers
+            met[field.name].append(numbers.values[numbers.present])
     return [
         text
         for field in fields
-        for text in _crowd(field, np.unique(np.concatenate(met[field.name])), transform.learnt(field), rows)
+        for text in _bucket_warning(
+            field, np.unique(np.concatenate(met[field.name])), transform.learnt(field), rows
+        )
     ]
 
 
-def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows: int) -> Iterator[str]:
+def _bucket_warning(
+    field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows: int
+) -> Iterator[str]:
     if values.size < 2:
         return
     remedy = "give it transform: quantiles, or edges between its values"
@@ -136,7 +140,7 @@ def _crowd(field: NumberField, values: NDArray[np.float64], learnt: Arrays, rows
         remedy = "choose a smaller width"
     buckets = buckets_of(field, values, np.ones(values.size, np.bool_), learnt)
     share = np.unique(buckets, return_counts=True)[1].max() / values.size
-    if share > _CROWDED:
+    if share > _ONE_BUCKET:
         yield (
             f"field {field.name!r}: {share:.1%} of the {values.size:,} distinct values in the first {rows:,}"
             f" rows are one bucket of transform: {field.transform}, so they are one feature; {remedy}"
@@ -154,23 +158,23 @@ def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str
     having = np.zeros((len(fields), len(_DELIMITERS)), np.int64)
     for block in _first_rows(blocks):
         rows += len(block.cells)
-        if not isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have their elements apart
+        if not isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have separate elements
             continue
         for i, field in enumerate(fields):
             place = transform.columns.index(column_of(field))
             column = Column.of(block.cells, block.status, place, slice(None))
             cells[i] += np.count_nonzero(column.lengths)
             having[i] += _cells_with_each(_DELIMITERS, column)
-    found = []
+    warnings = []
     for field, of, have in zip(fields, cells, having, strict=True):
         likely = np.flatnonzero(2 * have > of)
         if likely.size:
-            found.append(
+            warnings.append(
                 f"field {field.name!r}: it has no delimiter, so a cell is one element, but"
                 f" {have[likely[0]] / of:.0%} of the cells in the first {rows:,} rows contain"
                 f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
             )
-    return found
+    return warnings
 
 
 def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:
@@ -183,11 +187,11 @@ def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     for block in _first_rows(blocks):
         rows += len(block.cells)
         if isinstance(block.origin, DelimitedRows):
-            found = _quoted(block, block.origin, ord(transform.spec.source.delimiter))
-            if found.size and not first:
-                row, column = found[0].tolist()
+            quoted = _quoted(block, block.origin, ord(transform.spec.source.delimiter))
+            if quoted.size and not first:
+                row, column = quoted[0].tolist()
                 first = f"{block.origin.place(row)}: column {transform.columns[column]!r}"
-            cells += len(found)
+            cells += len(quoted)
     if not cells:
         return []
     several = f" (the first of {cells:,} such cells in the first {rows:,} rows)" if cells > 1 else ""
@@ -225,10 +229,10 @@ def _cells_with_each(characters: str, column: Column) -> list[int]:
     return counts
 
 
-def _first_rows(blocks: Iterator[Block], wanted: int = PREVIEW_ROWS) -> Iterator[Block]:
-    """Blocks until they hold `wanted` rows, or a file cannot be read: the job itself will come to that."""
+def _first_rows(blocks: Iterator[Block], least: int = PREVIEW_ROWS) -> Iterator[Block]:
+    """Blocks until they hold `least` rows, or a file cannot be read: the job itself will report it."""
     rows = 0
-    while rows < wanted:
+    while rows < least:
         try:
             block = next(blocks)
         except (StopIteration, DataError):

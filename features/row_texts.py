@@ -64,20 +64,20 @@ def batches_with_texts(
         yield from _beside(source, columns, rows)
         return
     places = {name: source.columns.index(name) for name in columns}
-    found: list[RowTexts] = []
+    read: list[RowTexts] = []
 
     def note(cells: Cells, status: NDArray[np.uint8]) -> None:
         placed = cells.kept() if columns else cells
         texts = {name: _texts(placed, _SPLIT[status], place) for name, place in places.items()}
-        found.append(RowTexts(texts, status == 0))
+        read.append(RowTexts(texts, status == 0))
 
     source.watch = note
     try:
         for batch in source.batches(rows):
-            yield batch, _joined(found, columns)
-            found.clear()
-        if found:
-            yield None, _joined(found, columns)
+            yield batch, _joined(read, columns)
+            read.clear()
+        if read:
+            yield None, _joined(read, columns)
     finally:
         source.watch = None
 
@@ -132,13 +132,13 @@ def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:
 
 def _texts(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.StringArray:
     """A column as Arrow has it; what is no UTF-8 comes with the replacement character."""
-    found: Any = bytes_of(cells, has_cells, column)
-    texts = found.view(pa.string())
+    content: Any = bytes_of(cells, has_cells, column)
+    texts = content.view(pa.string())
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        whole = found.to_pylist()
-        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in whole], pa.string())
+        values = content.to_pylist()
+        return pa.array([None if t is None else t.decode("utf-8", "replace") for t in values], pa.string())
     return texts
 
 
@@ -197,8 +197,8 @@ def _columns_of(reader: Reader, spec: FeatureSpec) -> list[str]:
     needed += [column for window in spec.windows for column in (window.time, *window.key)]
     reader.require(list(dict.fromkeys(needed)))
     needed += [name for name in (spec.label, spec.weight) if name is not None and _has(reader, name)]
-    named = {*needed, *spec.source.columns, *spec.source.ignore}
-    return list(dict.fromkeys([*(name for name in reader.columns if name in named), *needed]))
+    known = {*needed, *spec.source.columns, *spec.source.ignore}
+    return list(dict.fromkeys([*(name for name in reader.columns if name in known), *needed]))
 
 
 def _has(reader: Reader, name: str) -> bool:
@@ -209,11 +209,11 @@ def _has(reader: Reader, name: str) -> bool:
     return True
 
 
-def _column(found: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:
+def _column(content: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:
     try:
-        texts = found.cast(pa.string())
+        texts = content.cast(pa.string())
     except pa.ArrowInvalid:  # not UTF-8
-        texts = found
+        texts = content
     if not is_list:
         return texts
     from pyarrow import compute  # 30 ms that nothing else here needs

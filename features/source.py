@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError, named
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import Block, blocks_of, require_wanted
-from ctr.features.columns import Words
 from ctr.features.inputs import InputFile, StandardInput, input_files
 from ctr.features.lines import Labels
 from ctr.features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
 from ctr.features.preview import (
     absent_columns,
-    crowded_fields,
     kind_of_labels,
     lists_taken_whole,
+    one_bucket_fields,
     quoted_cells,
     typed_categories,
 )
@@ -43,20 +42,6 @@ from ctr.features.transform import Transform
 from ctr.features.windows import Windows
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
-
-
-class _WholeHistory:
-    """Windows that look at all rows, of which some are not chosen."""
-
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
-
-    def words(
-        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
-    ) -> list[Words]:
-        """As `Windows.words`."""
-        sound = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
-        return self._windows.words(cells, sound, columns, rows, take_in=take_in)
 
 
 class RawSource:
@@ -81,7 +66,7 @@ class RawSource:
         also: Sequence[str] = (),
         with_fields: bool = False,
     ) -> None:
-        """Opens each file (see `input_files`) once, so that a wrong header shows before any work.
+        """Opens each file (see `input_files`) once, so that a wrong header is reported before any work.
 
         `on_bad_rows`: `fail` raises DataError at the first, `skip` leaves them out, `quarantine` also writes
         them, as they stand, to the file `quarantine`; that replaces an older one when the first pass with a
@@ -123,13 +108,12 @@ class RawSource:
             also=(*also, *self._label_of_windows()),
         )
         self._transform = compiled()
-        # Of a pass; the other one leaves no trace.
-        history = None if self.windows is None else _WholeHistory(self.windows)
-        self._passing = compiled(history=history, take_in=True)
+        # For passes; the other one leaves windows unchanged.
+        self._passing = compiled(history=self.windows, take_in=True)
         self._check()
         self._file_rows: list[int] | None = None
         self.position = 0
-        """Of the row behind the batch that was yielded last."""
+        """The position of the row after the last batch."""
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
         self.blocks_read = 0
         self.bad_rows = BadRows()
@@ -138,17 +122,17 @@ class RawSource:
         """What does the work of several threads, if they are not to be the source's own."""
         self._kept: OpenPieces | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
-        """Is given the rows of a pass in order: the cells of `columns`, and which rows are bad."""
+        """Called with the rows of a pass in order: the cells of `columns`, and the status of each row."""
         self.on_left_out: Callable[[NDArray[np.int64]], None] | None = None
-        """Is given the positions of the rows that a pass leaves out, bad or not chosen, ascending."""
+        """Called with the positions of the rows that a pass leaves out, bad or not chosen, ascending."""
         self._no_click = np.ones(1, np.int8)  # see `BatchBuilder.no_click`
         self._decided = False
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
         """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
 
-        One pass at a time: `fraction_read` is of the one begun last. Labels must be 0 or 1 in all rows,
-        or -1 or 1 in all; which of the two, the majority of the first sound rows decides for all passes.
+        One pass at a time: `fraction_read` is that of the latest. Labels must be 0 or 1 in all rows, or -1
+        or 1 in all; the majority of the first good rows decides which, for all passes.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
@@ -176,7 +160,7 @@ class RawSource:
         return self.files
 
     def sample(self, rows: int) -> Batch:
-        """The first `rows` good examples, or all when there are fewer; no trace is left of bad rows."""
+        """The first `rows` good examples, or all when there are fewer; bad rows are not counted."""
         self._decide_labels()
         builder = BatchBuilder(self._transform, rows, self._no_click)
         with closing(self._blocks()) as blocks:
@@ -185,16 +169,16 @@ class RawSource:
         return builder.take()
 
     def warnings(self) -> list[str]:
-        """What the first rows show that a user should know, such as a field that says nothing."""
+        """Warnings about the first rows, such as a field whose values are all the same feature."""
         absent = absent_columns(self.spec, self.files, self.columns, self._labels, self._choice)
         with closing(self._blocks()) as blocks:
-            crowded = crowded_fields(self._transform, blocks)
+            buckets = one_bucket_fields(self._transform, blocks)
         with closing(self._blocks()) as blocks:
             whole = lists_taken_whole(self._transform, blocks)
-        return absent + crowded + whole + self.layout_warnings()
+        return absent + buckets + whole + self.layout_warnings()
 
     def layout_warnings(self) -> list[str]:
-        """What the first rows show of the files' layout that does not fit the spec's source."""
+        """Warnings about a layout of the files that does not fit the spec's source."""
         with closing(self._blocks()) as blocks:
             return quoted_cells(self._transform, blocks) + typed_categories(self.spec, self.files)
 
@@ -203,7 +187,7 @@ class RawSource:
         return sum(self.rows_by_file())
 
     def rows_by_file(self) -> Sequence[int]:
-        """Of each file; text is read through for it, unless a pass has come to the end of all."""
+        """The number of rows in each file; text is read completely, unless a pass has already done so."""
         if self._file_rows is None:
             counts = []
             for file in self.files:
@@ -215,14 +199,14 @@ class RawSource:
         return self._file_rows
 
     def count_not_chosen(self, rows: int) -> list[int]:
-        """Of each `rows` rows, in order, how many are left out though not bad; empty: all are chosen."""
+        """For each `rows` rows, in order, how many are not chosen; empty: all are chosen."""
         counts = Counter[int]()
         for positions in self.not_chosen():
             counts.update((positions // rows).tolist())
         return [counts[part] for part in range(-(-self.count_rows() // rows))] if counts else []
 
     def not_chosen(self) -> Iterator[NDArray[np.int64]]:
-        """The positions of the rows that are left out though not bad, ascending, some at a time."""
+        """The positions of the rows that are not chosen, ascending, some at a time."""
         position = 0
         for block in self._blocks([]) if self._choice is not None else ():
             yield np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position
@@ -269,21 +253,21 @@ class RawSource:
     def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:
         """The rows `start..stop-1`, piece by piece."""
         pieces = self._pieces_from(start)
-        for found in pieces:
-            end = found.position + found.last
-            first = max(start - found.position, 0)
-            last = (end if stop is None else min(end, stop)) - found.position
+        for piece in pieces:
+            end = piece.position + piece.last
+            first = max(start - piece.position, 0)
+            last = (end if stop is None else min(end, stop)) - piece.position
             if first < last:
-                yield replace(found, first=first, last=last)
+                yield replace(piece, first=first, last=last)
             if stop is not None and end >= stop:
                 self._kept = pieces
                 break
 
     def _pieces_from(self, start: int) -> OpenPieces:
-        """All pieces from at least the one with this row on.
+        """All pieces, or those from the one with this row on.
 
-        Parts of the data that are read one after the other are found without reading what is before them
-        again: the next part goes on in the piece in which the last one stopped.
+        Parts of the data that follow each other are read without reading earlier rows again: the next part
+        continues in the piece in which the last one stopped.
         """
         kept, self._kept = self._kept, None
         if kept is not None:
@@ -316,7 +300,7 @@ class RawSource:
                 yield from blocks_of(reader, self.columns if columns is None else columns)
 
     def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
-        """Deals with the bad ones of the rows `first..last-1` of a part, in a pass that began at `start`."""
+        """Handles the bad rows among `first..last-1` of a part, in a pass that began at `start`."""
         tried = self._tried - first
         for rows, bad in part.bad(first, last):
             if self.on_left_out is not None:
@@ -330,7 +314,7 @@ class RawSource:
         self._tried = tried + last
 
     def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
-        """Deals with bad rows of a block whose first row has this position."""
+        """Handles bad rows of a block whose first row has this position."""
         if self._on_bad_rows == "fail":
             skipping = named("on_bad_rows", "skip", "quarantine")
             raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or use {skipping}.")
@@ -342,7 +326,7 @@ class RawSource:
             self._require_few()
 
     def _explain(self, block: Block, row: int) -> tuple[str, str]:
-        """What is wrong with a bad row, with and without what was found there."""
+        """What is wrong with a bad row, with and without the value met."""
         status, column = int(block.status[row]), int(block.column[row])
         misread = block.origin.misread(status, column)
         return misread or self._transform.explain(block.cells, row, status, column)
@@ -356,7 +340,7 @@ class RawSource:
             require_few(self._reasons, self._tried, self.max_bad_fraction, self.bad_rows.examples[0])
 
     def _decide_labels(self) -> None:
-        """Finds out how rows without a click are labelled, once."""
+        """Decides once how rows without a click are labelled."""
         if self._decided or not self._transform.with_label:
             return
         self._decided = True
@@ -375,7 +359,7 @@ class RawSource:
         return (label,)
 
     def _check(self) -> None:
-        """Opens every file and sees whether it has what the transform needs, and what else is wanted."""
+        """Opens every file and checks that it has the columns of the transform and those of `also`."""
         needed = [name for name in self.columns if name not in self._also]
         why = "which was asked for"
         for file in self.files:

@@ -118,8 +118,8 @@ class Threads:
 def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Threads) -> Generator[U, None, None]:
     """What `call` gives for each item, in their order, worked out on so many threads, or ahead on these.
 
-    Items are taken in the caller's thread, at most two per thread ahead. What they or a call raise comes
-    behind what was before it, as if there were no threads.
+    The calling thread reads items, at most two per thread ahead. An error of an item or a call is raised
+    after the results before it, as if there were no threads.
     """
     if isinstance(threads, int):
         with Threads(threads) as own:

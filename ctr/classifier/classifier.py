@@ -127,11 +127,11 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         first = not hasattr(self, "_state")
         if first and classes is None:
             raise ValueError("the first call of partial_fit needs classes=[...], both of them.")
-        rows, named = self._checked(X, y, sample_weight, reset=first, classes=classes)
+        rows, names = self._checked(X, y, sample_weight, reset=first, classes=classes)
         if first:
-            self.classes_ = named
+            self.classes_ = names
             self._forget()
-        elif not np.array_equal(named, self.classes_):
+        elif not np.array_equal(names, self.classes_):
             raise ValueError(
                 f"classes={classes!r} are not {self.classes_.tolist()}, those of the first call."
             )
@@ -194,24 +194,24 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         if classes is None and hasattr(self, "_state") and not reset:
             classes = self.classes_
         if classes is not None:
-            named = np.unique(np.asarray(classes))
-            if unknown := np.setdiff1d(few, named).tolist():
-                raise ValueError(f"y has {unknown}, which classes={named.tolist()} does not name.")
+            given = np.unique(np.asarray(classes))
+            if unknown := np.setdiff1d(few, given).tolist():
+                raise ValueError(f"y has {unknown}, which classes={given.tolist()} does not name.")
         else:
-            named = np.unique(few)
-        if named.size > 2:
+            given = np.unique(few)
+        if given.size > 2:
             raise ValueError(
                 "Only binary classification is supported. The type of the target is "
-                f"{type_of_target(named)}, with {named.size} classes: put OneVsRestClassifier around it."
+                f"{type_of_target(given)}, with {given.size} classes: put OneVsRestClassifier around it."
             )
-        if named.size < 2:
+        if given.size < 2:
             raise ValueError(
-                f"the data has one class only, {named.tolist()}: two are needed to tell them apart."
+                f"the data has one class only, {given.tolist()}: two are needed to tell them apart."
             )
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
-        return Rows(sparse.csr_matrix(matrix), labels, weights, ones=not unclear), named
+        return Rows(sparse.csr_matrix(matrix), labels, weights, ones=not unclear), given
 
     def _forget(self) -> None:
         self._state = np.zeros((self.n_features_in_ + 1, 2), np.float32)

@@ -103,8 +103,8 @@ def _with_last(indptr: NDArray[np.int64], items: NDArray[Any], last: np.float32 
 def _float32(what: str, numbers: NDArray[Any]) -> NDArray[np.float32]:
     """The same numbers, as the kernels take them. Raises ValueError for those that are too large for it."""
     with np.errstate(over="ignore"):
-        found = numbers.astype(np.float32)
-    if not np.isfinite(found).all():
-        worst = numbers[~np.isfinite(found)][0]
+        narrow = numbers.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        worst = numbers[~np.isfinite(narrow)][0]
         raise ValueError(f"{what} contains {worst:g}, too large for float32: scale it.")
-    return found
+    return narrow

@@ -13,16 +13,16 @@ from ctr.learn.sampling import Sampling
 from ctr.optimizers import Float32, Optimizer
 
 FIRST_ROWS = 16_384
-"""So many rows at the beginning of the data decide: the same for any chunk and number of workers."""
+"""How many rows at the beginning of the data decide, whatever the chunk and the number of workers."""
 
 
 def first_rows(source: ExampleSource, stop_row: int | None) -> Batch:
-    """Those that decide, none of them from `stop_row` on."""
+    """The rows that decide, all of them before `stop_row`."""
     return source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
 
 
 def base_rate(source: ExampleSource, stop_row: int | None) -> float:
-    """The `click_rate` of the first rows of `source`, none of them from `stop_row` on."""
+    """The `click_rate` of the first rows of `source`, all of them before `stop_row`."""
     rows = first_rows(source, stop_row)
     if rows.labels is None or len(rows) == 0:
         return 0.5
@@ -56,24 +56,23 @@ _ROWS = 50e6
 
 
 def expected_n(rows: Batch, sampling: Sampling) -> float:
-    """What a feature that 50 million rows have sums up, by the first rows; above 0.
+    """The sum of squared gradients of a feature in 50 million rows, estimated from the first rows; above 0.
 
-    The rarer clicks are, the smaller are squared gradients, and so they are where values are: then the sums
-    need finer steps, and less room. A value above 1 asks for the room of the largest. Without labels: 0.25 a
-    row.
+    With rare clicks or small values, squared gradients are small: sums then need finer steps and a smaller
+    range. If there is a value above 1, the largest one determines the range. Without labels: 0.25 per row.
     """
     if rows.labels is None or len(rows) == 0:
         return 0.25 * _ROWS
     weighted = sampling.weighted(rows, 1.0)
     weights = np.ones(len(rows)) if weighted.weights is None else weighted.weights.astype(np.float64)
     slopes = weights * (rows.labels - click_rate(rows.labels, weights))
-    # Of rows without a click, few are kept, each in the place of several.
+    # A kept row without a click stands for several.
     per_row = np.mean(slopes**2 / np.where(rows.labels == 1, 1.0, sampling.negative_rate))
     return _ROWS * max(float(per_row) * _squared_value(rows), 1e-12)
 
 
 def _squared_value(rows: Batch) -> float:
-    """That of a typical feature, and more where there are values above 1."""
+    """The squared value of a typical feature, times that of the largest value above 1."""
     used = np.empty(0) if rows.values is None else np.abs(rows.values[rows.values != 0].astype(np.float64))
     if used.size == 0:
         return 1.0

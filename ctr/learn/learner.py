@@ -1,61 +1,34 @@
-"""`Learner`: trains chunks on local copies of their state, and hands back the difference."""
+"""`Learner`: trains chunks on local copies of their state, and returns the difference."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ctr.errors import ModelError
 from ctr.features import Batch, Chunk, warm_up_localize
 from ctr.features.batches import localize
-from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
-from ctr.learn.learning_curve import Sums, parts_of_chunk
-from ctr.learn.sampling import ALL_ROWS, Sampling
+from ctr.learn.result import Sums, parts_of_chunk
+from ctr.learn.sampling import ALL_ROWS, EVERYTHING, Admission, AdmissionCounts, Sampling
 from ctr.metrics import Metrics
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import MemoryStore, Token, reachable_n
 
 WARM_UP_ROWS = 16
 _DIVERGED = 3.0  # times the base rate's log loss, and at least 1 nat
-_LATE_ROWS = 100_000  # that a worker has predicted before it gives a pass up: the first steps may go too far
-
-
-@dataclass(slots=True)
-class Timings:
-    """Seconds that workers spent in each part of the loop, summed over workers.
-
-    Through Redis, all but `train` and `wait` happen beside training; `wait` is when nothing could be trained.
-    """
-
-    read: float = 0.0
-    """Reading and hashing examples."""
-    unique: float = 0.0
-    """Finding a chunk's slots."""
-    pull: float = 0.0
-    train: float = 0.0
-    push: float = 0.0
-    wait: float = 0.0
-    """For the next chunk, its weights, or slower workers."""
-
-    def add(self, other: Timings) -> None:
-        for part in fields(self):
-            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
-
-    def to_json(self) -> dict[str, float]:
-        """Seconds by part."""
-        return asdict(self)
+_LATE_ROWS = 100_000  # predicted before a pass counts as diverged: the first steps may go too far
 
 
 @dataclass(slots=True)
 class Learner:
-    """Trains chunks on local copies of their state, and measures what it predicts; one object per thread.
+    """Trains chunks on local copies of their state, and keeps metrics of its predictions; one per thread.
 
-    Adding up what several workers learnt from the same state moves the slots that they share too far, and
-    diverges. So each trains as if every example stood for some of the others' examples too, and its change is
-    divided by as many (safe adding, after CoCoA+: Ma et al., ICML 2015). What only one of them has met is
-    added as it is; what all have met is about the average of their changes, each of which went the whole way.
+    Adding the changes of several workers from the same state moves shared slots too far, and diverges. So
+    each worker trains as if every example stood for some examples of the others, too, and divides its change
+    by their number (safe adding, after CoCoA+: Ma et al., ICML 2015). The change of a slot that only one
+    worker has met is added as it is; that of a slot that all have met is about the average of their changes.
 
     On 900,000 synthetic rows in rounds of 65,536 the hold-out's log loss is 0.46902 for one worker, 0.46912
     for two, 0.46898 for four and 0.46946 for eight. Damping each slot's move in the margin by how often
@@ -65,12 +38,12 @@ class Learner:
     """
 
     safe_adding: float
-    """For so much of each other worker's examples a worker's own stand, 0 to 1."""
+    """The share of each other worker's examples for which a worker's own stand, 0 to 1."""
     admission: Admission = EVERYTHING
     sampling: Sampling = ALL_ROWS
-    """That the chunks have gone through."""
+    """How the chunks were sampled."""
     n_bits: int | None = None
-    """Of the store, if that has an end of sums of squared gradients."""
+    """The `n_bits` of a store that limits sums of squared gradients."""
     admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
@@ -107,7 +80,7 @@ class Learner:
         if copies != 1:
             delta /= np.float32(copies)
         if self.n_bits is not None:
-            _hold_at_the_end(before, delta, optimizer, self.n_bits)
+            _keep_weights_at_limit(before, delta, optimizer, self.n_bits)
         self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
@@ -119,12 +92,12 @@ class Learner:
         return delta
 
 
-def _hold_at_the_end(before: Float32, delta: Float32, optimizer: Optimizer, n_bits: int) -> None:
-    """Have slots whose sum of squared gradients will be cut off come to the weights they were trained to.
+def _keep_weights_at_limit(before: Float32, delta: Float32, optimizer: Optimizer, n_bits: int) -> None:
+    """Keep the trained weights of slots whose sum of squared gradients the store will cut off.
 
-    Their first number was trained for the larger sum: pushed as it is, it makes each weight larger by as much
-    as the sum falls short. With an end of 512 instead of 8 million, 48,000 real rows in chunks of 1,000 come
-    to a log loss of 21 so, and to 0.4482 as here (in memory: 0.4477).
+    Their first number was trained with the larger sum; with the smaller one, it would mean a larger weight.
+    With a limit of 512 instead of 8 million, 48,000 real rows in chunks of 1,000 would end at a log loss of
+    21 instead of 0.4482 (in memory: 0.4477).
     """
     reachable = reachable_n(before[:, 1], n_bits)
     cut = np.flatnonzero(before[:, 1] + delta[:, 1] > reachable)
@@ -133,10 +106,10 @@ def _hold_at_the_end(before: Float32, delta: Float32, optimizer: Optimizer, n_bi
 
 
 def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float = 1.0) -> None:
-    """Raise ModelError if training has diverged, as at least so many rows show that it predicted.
+    """Raise ModelError if training has diverged, judged by at least `rows` predictions.
 
-    That is where its log loss is far above that of always predicting the base rate, which it began with: its
-    odds times `pos_weight`, which metrics do not count. Rows of one class only, a warm start's, do not tell.
+    It has if its log loss is far above that of always predicting the base rate, with odds times `pos_weight`,
+    which metrics ignore. Rows with one label only, as in some warm starts, show nothing.
     """
     base, rate = metrics.base_logloss, metrics.base_rate
     base += math.log1p((pos_weight - 1) * rate) - rate * math.log(pos_weight)
@@ -151,7 +124,7 @@ def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float =
 def warm_up(
     sample: Batch | Chunk, bits: int, optimizer: Optimizer, safe_adding: float, admission: Admission
 ) -> None:
-    """Compile, or load from the cache, all kernels that such examples need, on a store to be thrown away."""
+    """Compile, or load from the cache, all kernels that such examples need, on a temporary store."""
     warm_up_localize(bits)
     chunk = localize(sample)
     scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding, admission)

@@ -1,39 +1,66 @@
-"""`Trained`: what training gave, in memory or through Redis; what it did, and where it is meanwhile."""
+"""`Trained`: the result of training, in memory or through Redis; its progress, timings and learning curve."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ctr.learn.admission import AdmissionCounts
-from ctr.learn.learner import Timings
+import numpy as np
+
+from ctr.learn.sampling import AdmissionCounts
 from ctr.metrics import Metrics
 from ctr.optimizers import Float32
 from ctr.ps import Slots, Store
 
 
+@dataclass(slots=True)
+class Timings:
+    """Seconds that workers spent in each part of the loop, summed over workers.
+
+    Through Redis, everything but `train` and `wait` overlaps with training; in `wait`, nothing is trained.
+    """
+
+    read: float = 0.0
+    """Reading and hashing examples."""
+    unique: float = 0.0
+    """Finding a chunk's slots."""
+    pull: float = 0.0
+    train: float = 0.0
+    push: float = 0.0
+    wait: float = 0.0
+    """Waiting for the next chunk, its weights, or slower workers."""
+
+    def add(self, other: Timings) -> None:
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def to_json(self) -> dict[str, float]:
+        """Seconds by part."""
+        return asdict(self)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """Where a running job is."""
+    """The progress of a running job."""
 
     examples: int
-    """Without those of before a resumption."""
+    """Without those from before a resumption."""
     fraction: float
-    """Of the whole job, 0 to 1; NaN for a batch optimizer, which ends when it has converged."""
+    """The fraction of the job that is done; NaN for a batch optimizer, which ends when it has converged."""
     logloss: float
-    """Over the examples of this pass so far: progressive in a first pass; NaN before any."""
+    """Over the examples of this pass so far: progressive in the first pass; NaN before any."""
     later_pass: bool
-    """Whether these examples have been learnt before: then it is training loss, no measure of quality."""
+    """Whether these examples were learnt before: `logloss` is then training loss, no measure of quality."""
     iteration: int | None = None
-    """Of a batch optimizer, from 1."""
+    """The iteration of a batch optimizer, from 1."""
     objective: float | None = None
-    """What that minimises: see `Convergence.objective`."""
+    """See `Convergence.objective`; of a batch optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """How a batch optimizer came to its end."""
+    """The end of a batch optimizer."""
 
     iterations: int
     objective: float
@@ -46,11 +73,11 @@ class Convergence:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a job did."""
+    """The figures of a job."""
 
     examples: int
     seconds: float
-    """Training alone: reading, pulling, learning and pushing, without start-up and compilation."""
+    """Time of training: reading, pulling, learning and pushing, without start-up and compilation."""
     rows: int
     """Examples of the first pass."""
     progressive: Metrics
@@ -58,17 +85,17 @@ class TrainResult:
     optimizer: the training rows, predicted by the model."""
     timings: Timings
     admissions: AdmissionCounts
-    """All zeros where everything was to be stored."""
+    """All zeros if everything was stored."""
     passes: float
-    """Over a row, on average, earlier rows included (see `Passes`); the last may have been interrupted."""
+    """Passes over a row, on average, including earlier rows (see `Passes`); the last may be incomplete."""
     chunks: int
-    """That were trained, earlier ones included; of a job through Redis that was stopped, about so many."""
+    """Chunks that were trained, including earlier ones; an estimate for an interrupted job through Redis."""
     interrupted: bool
-    """Whether examples were left when it was told to stop."""
+    """Whether it was stopped before the end of the data."""
     learning_curve: Sequence[tuple[int, float]] = ()
     """Examples of the first pass, and the mean log loss of those since the point before; in memory only."""
     resumed_from: str | None = None
-    """When the checkpoint was taken that the job went on from."""
+    """When the checkpoint was written from which the job was resumed."""
     convergence: Convergence | None = None
     """Of a batch optimizer."""
 
@@ -80,10 +107,66 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What training gave, before anything is saved."""
+    """The result of training, before anything is saved."""
 
     result: TrainResult
     state: tuple[Slots, Float32]
-    """Everything that the store held in the end."""
+    """The whole content of the store at the end."""
     store: Store | None = None
-    """The store, open, if it still holds that: to be dropped when the state is safe elsewhere."""
+    """The open store, if it still holds the state: to be dropped once the state is saved elsewhere."""
+
+
+MOST_POINTS = 64
+_MOST_PARTS, _LEAST_ROWS = 16, 1_000
+
+Sums = tuple[int, float, float]
+"""The number of examples so far, and the sums of their losses and weights."""
+
+
+def parts_of_chunk(margins: Float32, labels: Float32, weights: Float32 | None) -> list[Sums]:
+    """The sums after each part of a chunk but the last, if it has some thousand rows.
+
+    A small data set is a single chunk, whose end alone would not make a curve.
+    """
+    count = min(margins.size // _LEAST_ROWS, _MOST_PARTS)
+    losses = np.logaddexp(0, np.where(labels > 0, -margins, margins), dtype=np.float64)
+    sizes = np.ones(margins.size) if weights is None else weights.astype(np.float64)
+    ends = ((k * margins.size // count) for k in range(1, count))
+    return [(end, float(losses[:end] @ sizes[:end]), float(sizes[:end].sum())) for end in ends]
+
+
+class LearningCurve:
+    """Points of progressive validation. If they become too many, every other one is dropped."""
+
+    def __init__(self) -> None:
+        self._sums: list[Sums] = []
+        self._every = 1
+        self._rounds = 0
+
+    def begin(self, parts: Sequence[Sums]) -> None:
+        """Before the first round is added: the parts of a worker's first chunk."""
+        self._sums = list(parts)
+
+    def add(self, parts: Iterable[Metrics]) -> None:
+        """Add the point after a round: the metrics of each worker over all its predictions so far."""
+        self._rounds += 1
+        if self._rounds % self._every:
+            return
+        sums = [(each.examples, *each.loss_and_weight) for each in parts]
+        examples, loss, weight = (sum(column) for column in zip(*sums, strict=True))
+        if examples == (self._sums[-1][0] if self._sums else 0):
+            return  # a later pass, or a round whose rows were all left out
+        self._sums.append((int(examples), loss, weight))
+        if len(self._sums) > MOST_POINTS:
+            self._sums = self._sums[1::2]
+            self._every *= 2
+
+    def points(self) -> list[tuple[int, float]]:
+        """Examples, and the mean log loss of those since the point before."""
+        before = [(0, 0.0, 0.0), *self._sums]
+        return [
+            (examples, (loss - loss_before) / (weight - weight_before))
+            for (_, loss_before, weight_before), (examples, loss, weight) in zip(
+                before, self._sums, strict=False
+            )
+        ]

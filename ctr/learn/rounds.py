@@ -15,11 +15,9 @@ from ctr.defaults import MOST_WORKERS, SAFE_ADDING
 from ctr.errors import DataError, ModelError
 from ctr.features import ExampleSource
 from ctr.features.threads import Threads
-from ctr.learn.admission import Admission
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
-from ctr.learn.learning_curve import LearningCurve
-from ctr.learn.result import TrainProgress, TrainResult
-from ctr.learn.sampling import Sampling
+from ctr.learn.result import LearningCurve, TrainProgress, TrainResult
+from ctr.learn.sampling import Admission, Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes

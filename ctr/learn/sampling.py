@@ -1,24 +1,80 @@
-"""`Sampling`: which rows without a click are learnt from, and what a row weighs in training."""
+"""`Sampling`: which rows are learnt from, and their weights; `Admission`: which new slots are stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctr.errors import DataError
-from ctr.features import Batch, Chunk, ExampleSource
+from ctr.features import Batch, Chunk, ExampleSource, slot_counts
 from ctr.features.readers import BadRows
 from ctr.features.spec import FeatureSpec
 from ctr.features.windows import Windows
 from ctr.learn import row_kernels as kernels
+from ctr.learn.row_kernels import leave_out
 from ctr.optimizers import Float32
 
 if TYPE_CHECKING:
     from ctr.features.inputs import InputFile
+
+
+@dataclass(slots=True)
+class AdmissionCounts:
+    """Counts that add up over chunks and workers."""
+
+    asked: int = 0
+    """New slots that occurred once in their chunk."""
+    left_out: int = 0
+    """How many of these were not stored."""
+
+    def add(self, other: AdmissionCounts) -> None:
+        self.asked += other.asked
+        self.left_out += other.left_out
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Poisson admission after McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013),
+    section 4.
+
+    A slot that nobody has pushed and that occurs once in its chunk is stored with this `probability`: a slot
+    that keeps occurring is stored after 1 / `probability` chunks on average, and what was learnt about it
+    before is lost. A slot that occurs more often in a chunk is always stored.
+    """
+
+    probability: float = 1.0
+    """1 stores everything."""
+    seed: int = 0
+    """0 to 2**64 - 1; another seed draws other slots."""
+
+    def apply(self, chunk: Chunk, before: Float32, delta: Float32, number: int) -> AdmissionCounts:
+        """Set rows of `delta` that are not stored to zeros; `before` float32[u, width]: the pulled state.
+
+        The result depends only on the chunk, its `number` in the job, and the seed.
+        """
+        if self.probability == 1:
+            return AdmissionCounts()
+        drawn = leave_out(
+            chunk.slots,
+            slot_counts(chunk),
+            before,
+            np.uint64(self.seed),
+            np.uint64(number),
+            np.float64(self.probability),
+            delta,
+        )
+        return AdmissionCounts(*drawn)
+
+
+EVERYTHING = Admission()
+
 
 _KEY = 0x5A3C9E1B7D240F68
 """So that other draws with the same seed are independent."""
@@ -29,23 +85,23 @@ class Sampling:
     """Keeps every click, and each other row with probability `negative_rate`, which then counts for as many
     as it stands for: `1 / negative_rate` rows.
 
-    So the sums that training and its metrics are made of are right on average, predictions are those of all
-    rows, and state and weights can go on with other rows. The other way, to learn from rows that weigh
-    nothing more and to shift the predicted log-odds by the rate's logarithm (He et al., "Practical lessons
-    from predicting clicks on ads at Facebook", ADKDD 2014), would be needed in every place that makes or
-    goes on with a model. FTRL with alpha 0.1, averages of 3 samples, log loss by weight and by shift: on
-    300,000 synthetic rows with 0.2% clicks 0.01309 and 0.01308 at a rate of 0.1, 0.01309 both at 0.03 (all
-    rows: 0.01309); on 48,000 real rows with 25% clicks, where there is no need for it, 0.4668 and 0.4602 at
-    0.1, and 0.4540 and 0.4531 at 0.3 (all rows: 0.4477).
+    So the sums of training and of metrics are right on average, predictions are those for all rows, and
+    training can continue with other rows. The alternative, unweighted rows and predicted log-odds that are
+    shifted by the logarithm of the rate (He et al., "Practical lessons from predicting clicks on ads at
+    Facebook", ADKDD 2014), would affect every place that creates or continues a model. FTRL with alpha 0.1,
+    averages of 3 samples, log loss by weight and by shift: on 300,000 synthetic rows with 0.2% clicks
+    0.01309 and 0.01308 at a rate of 0.1, 0.01309 both at 0.03 (all rows: 0.01309); on 48,000 real rows with
+    25% clicks, where there is no need for it, 0.4668 and 0.4602 at 0.1, and 0.4540 and 0.4531 at 0.3 (all
+    rows: 0.4477).
 
-    Whether a row is kept depends on its place among the rows and on the seed: equal rows are drawn for one by
-    one, and the same rows are kept in every pass, by any worker, and when a job is resumed.
+    Whether a row is kept depends on its position and the seed: equal rows are drawn separately, and the same
+    rows are kept in every pass, by any worker, and when a job is resumed.
     """
 
     negative_rate: float = 1.0
-    """Above 0, at most 1, which keeps all."""
+    """Above 0, at most 1, which keeps all rows."""
     pos_weight: float = 1.0
-    """Above 0: a click weighs so many times as much in training. Metrics do not count it, see `plain`."""
+    """Above 0: factor of the weight of clicks in training. Metrics ignore it, see `plain`."""
     seed: int = 0
     """0 to 2**64 - 1."""
 
@@ -61,7 +117,7 @@ class Sampling:
         key = np.uint64(self.seed ^ _KEY)
         rate = np.float64(self.negative_rate)
         rows, features = kernels.draw(labels, examples.indptr, key, np.uint64(first), rate, keep)
-        return self.weighted(_taken(examples, keep, rows, features), 1 / self.negative_rate)
+        return self.weighted(_kept(examples, keep, rows, features), 1 / self.negative_rate)
 
     def weighted(self, examples: Batch | Chunk, negative: float) -> Batch | Chunk:
         """The same examples; a click weighs `pos_weight` times as much, another row `negative` times."""
@@ -74,19 +130,19 @@ class Sampling:
         return replace(examples, weights=weights)
 
     def plain(self, weights: Float32 | None, labels: Float32) -> Float32 | None:
-        """The weights of examples without `pos_weight`: as metrics count them."""
+        """The weights of examples without `pos_weight`, for metrics."""
         if self.pos_weight == 1 or weights is None:
             return weights
         return np.where(labels == 1, weights / np.float32(self.pos_weight), weights)
 
     def of(self, source: ExampleSource) -> ExampleSource:
-        """What is learnt of a source."""
+        """The examples of a source that are learnt from."""
         return source if self.negative_rate == self.pos_weight == 1 else SampledSource(source, self)
 
 
 @dataclass(frozen=True, slots=True)
 class SampledSource:
-    """The examples of another source that are learnt from; a batch has fewer than were asked for, or none."""
+    """The examples of another source that are learnt from; a batch may have fewer than requested, or none."""
 
     source: ExampleSource
     sampling: Sampling
@@ -124,9 +180,9 @@ class SampledSource:
 
     def sample(self, rows: int) -> Batch:
         """The first examples, all of them, with weights: to see what examples are like."""
-        found = self.sampling.weighted(self.source.sample(rows), 1 / self.sampling.negative_rate)
-        assert isinstance(found, Batch)
-        return found
+        examples = self.sampling.weighted(self.source.sample(rows), 1 / self.sampling.negative_rate)
+        assert isinstance(examples, Batch)
+        return examples
 
     def warnings(self) -> list[str]:
         return self.source.warnings()
@@ -144,8 +200,8 @@ def _labels(examples: Batch | Chunk) -> Float32:
     return examples.labels
 
 
-def _taken(examples: Batch | Chunk, keep: Any, rows: int, features: int) -> Batch | Chunk:
-    """The rows to keep, of which there are so many with so many features."""
+def _kept(examples: Batch | Chunk, keep: Any, rows: int, features: int) -> Batch | Chunk:
+    """The rows to keep: `rows` of them, with `features` features."""
     entries = examples.slots if isinstance(examples, Batch) else examples.indices
     indptr = np.empty(rows + 1, np.int64)
     out: Any = np.empty(features, entries.dtype)

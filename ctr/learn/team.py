@@ -16,9 +16,9 @@ import numpy as np
 from ctr.features import Batch, Chunk, Slots
 from ctr.features.batches import localize
 from ctr.features.threads import Threads, cores
-from ctr.learn.admission import EVERYTHING, Admission, AdmissionCounts
-from ctr.learn.learner import Learner, Timings
-from ctr.learn.sampling import ALL_ROWS, Sampling
+from ctr.learn.learner import Learner
+from ctr.learn.result import Timings
+from ctr.learn.sampling import ALL_ROWS, EVERYTHING, Admission, AdmissionCounts, Sampling
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import DirectSession, DirectSessions, Pulled, Store
 

@@ -203,7 +203,7 @@ def _wilson(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
 
 
 def without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: None stands for it."""
+    """The fields with None for NaN, which JSON does not have."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in fields.items()

@@ -93,8 +93,8 @@ class Metrics:
         """
         arrays = [margins, labels] if weights is None else [margins, labels, weights]
         if any(a.dtype != np.float32 or a.shape != (margins.size,) for a in arrays):
-            found = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
-            raise ValueError(f"metrics take float32 arrays of one length, not {found}")
+            shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
+            raise ValueError(f"metrics take float32 arrays of one length, not {shapes}")
         if not kernels.all_valid(margins, labels):
             _refuse(margins, labels)
         odds = np.exp(-np.abs(margins))  # NumPy's exp is vectorised, Numba's is not
@@ -108,13 +108,13 @@ class Metrics:
         kernels.add_weighted(margins, odds, labels, weights, self._bins, self._sums)
 
     def merge(self, other: Metrics) -> None:
-        """Count everything that `other` has counted, too."""
+        """Add everything that `other` has counted."""
         if other.examples:  # the bins of one that is empty take as long to read
             self._bins += other._bins
             self._sums += other._sums
 
     def to_bytes(self) -> bytes:
-        """All that has been counted, exactly; `from_bytes` restores it, also on another machine.
+        """The exact content; `from_bytes` restores it, also on another machine.
 
         An Arrow IPC stream of the bins in use, with the sums beside its schema. 1,000,000 examples take some
         60 KB, three times as much when they are weighted, and 3 ms.
@@ -215,7 +215,7 @@ class Metrics:
 
 def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
     """Metrics as Arrow reads them. Raises CtrError for anything else."""
-    found = repr(blob[:40].partition(b"\n")[0])
+    actual = repr(blob[:40].partition(b"\n")[0])
     try:
         stream = pa.ipc.open_stream(blob)
     except pa.ArrowException:
@@ -224,9 +224,9 @@ def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
         version = (stream.schema.metadata or {}).get(_FORMAT, b"none")
         if version == _VERSION and stream.schema == _BINS:
             return stream
-        found = f"version {version.decode()}"
+        actual = f"version {version.decode()}"
     raise CtrError(
-        f"metrics of format version {_VERSION.decode()} are expected, {found} was found; all parts of a job "
+        f"metrics of format version {_VERSION.decode()} are expected, {actual} was found; all parts of a job "
         "must run the same version of ctr."
     )
 

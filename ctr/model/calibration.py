@@ -47,10 +47,10 @@ class Calibration:
     def __call__(self, margins: Float32) -> Float32:
         """The calibrated log-odds float32[n]: the same bits for a margin, whatever stands beside it."""
         wide = margins.astype(np.float64)
-        found = np.interp(wide, self.margins, self.log_odds)
+        log_odds = np.interp(wide, self.margins, self.log_odds)
         if self.slope:
-            found += self.slope * (wide - np.clip(wide, self.margins[0], self.margins[-1]))
-        return found.astype(np.float32)
+            log_odds += self.slope * (wide - np.clip(wide, self.margins[0], self.margins[-1]))
+        return log_odds.astype(np.float32)
 
     @cached_property
     def digest(self) -> bytes:

@@ -81,12 +81,12 @@ def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
     """
     shown, batch = show_values(model.spec, row), model.transform.apply_rows([row])
     features = _with_bias(model, shown.features)
-    named = Counter(each.slot for each in features)
+    by_fields = Counter(each.slot for each in features)
     values = [1.0] * batch.slots.size if batch.values is None else batch.values.tolist()
     texts = _texts(model.window_names(), batch.slots)
     for slot, value, text in zip(batch.slots.tolist(), values, texts, strict=True):
-        if named[slot]:
-            named[slot] -= 1
+        if by_fields[slot]:
+            by_fields[slot] -= 1
         else:
             features.append(_of_slot(slot, value, text))
     return _explanation(model, shown.place, features)

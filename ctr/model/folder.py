@@ -70,8 +70,8 @@ class ManifestEntries(BaseModel):
 def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a model that goes on from this one comes from, oldest first: its own lineage, and this model."""
     training = manifest.get("training", {})
-    named = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
-    mine = {"id": manifest["id"], "created": manifest.get("created"), **named}
+    data = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
+    mine = {"id": manifest["id"], "created": manifest.get("created"), **data}
     return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
 
 
@@ -144,10 +144,10 @@ class ModelFolder:
             raise ModelError(
                 f"{self.path}: {name} cannot be read ({error}); the model is torn, train it again."
             ) from error
-        found, saved = hashlib.sha256(content).hexdigest(), str(self.manifest["sha256"].get(name))
-        if found != saved:
+        actual, saved = hashlib.sha256(content).hexdigest(), str(self.manifest["sha256"].get(name))
+        if actual != saved:
             raise ModelError(
-                f"{self.path}: {name} is not the file that was saved (SHA-256 {found[:12]} instead of "
+                f"{self.path}: {name} is not the file that was saved (SHA-256 {actual[:12]} instead of "
                 f"{saved[:12]}); restore it or train again."
             )
         return content

@@ -33,17 +33,17 @@ _SCRATCH_WIDTH = 64  # LLVM's vector loops run only when the rows are at least o
 
 @dataclass(frozen=True, slots=True)
 class Optimizer(ABC):
-    """An optimizer's settings, and the checked way to its kernels.
+    """The settings of an optimizer, with checked calls of its kernels.
 
-    A subclass is a frozen dataclass; its fields are its settings, numbers all, and are named as their options
-    of `ctr train`. It has to say what is abstract here; the rest suits an optimizer without penalties whose
-    state does not depend on its settings, and whose updates are all worth pushing.
+    A subclass is a frozen dataclass; its fields are its settings, all of them numbers, with the names of the
+    options of `ctr train`. It implements the abstract methods; the others suit an optimizer without penalties
+    whose state does not depend on its settings, and whose updates are all worth pushing.
     """
 
     name: ClassVar[str]
-    """As manifests, job descriptions and `ctr train --optimizer` have it."""
+    """Its name in manifests, job descriptions and `ctr train --optimizer`."""
     width: ClassVar[int]
-    """Numbers of state per slot, all 0 before anything was learnt; a store in Redis takes 2."""
+    """Numbers of state per slot, all 0 before anything was learnt; a store in Redis has 2."""
     online: ClassVar[bool] = True
     """Whether it learns example by example, with `train`; else `ctr.batch` minimises over all of them."""
 
@@ -62,9 +62,9 @@ class Optimizer(ABC):
     def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
         """Train `state` float32[u, width] in place on a labelled chunk; return float32[n] margins (log-odds).
 
-        They are those of progressive validation: each is made before its example is learnt, with all that
-        this worker has learnt by then. What an example changes counts as for `copies` equal examples at the
-        same state: so a worker allows for others that train at the same time, see `Learner`.
+        The margins are for progressive validation: each is computed before its example is learnt, with all
+        that this worker has learnt by then. An example counts as `copies` equal examples at the same state:
+        so a worker allows for others that train at the same time, see `Learner`.
 
         The same chunk on the same state gives the same bits if `number`, the chunk's in its job, is the same.
         Raises ModelError when the chunk has no labels.
@@ -83,17 +83,17 @@ class Optimizer(ABC):
         return self
 
     def adopt(self, state: Float32, former: Self) -> Float32:
-        """State float32[u, width] that `former` learnt, made fit to go on with these settings.
+        """The state float32[u, width] that `former` learnt, converted for these settings.
 
-        Both have the settings of the same pass. Under the same penalties, every weight stays what it was.
+        Both have the settings of the same pass. With the same penalties, no weight changes.
         """
         return state
 
     def forget(self, state: Float32, share: float) -> Float32:
         """State float32[u, width] with the same weights, and this share of its evidence, 0 to 1, forgotten.
 
-        What is learnt next then moves the weights as if less had been learnt before. Raises ModelError where
-        steps do not get smaller with evidence, so that there is nothing to forget.
+        New examples then move the weights as if less had been learnt before. Raises ModelError if steps do
+        not get smaller with evidence, so that there is nothing to forget.
         """
         raise ModelError(
             f"the optimizer {self.name} keeps no evidence that could be forgotten; leave out "
@@ -109,7 +109,7 @@ class Optimizer(ABC):
 
     @property
     def needed_n(self) -> float:
-        """Up to there a store in Redis has to keep second numbers, however small they are expected to be."""
+        """The largest second number that a store in Redis has to keep, at least."""
         return largest_n(0)
 
     def first_at(self, state: Float32, n: Float32) -> Float32:
@@ -131,21 +131,21 @@ class Optimizer(ABC):
 def n_for_steps(alpha: float, beta: float) -> float:
     """`Optimizer.needed_n` where steps are `alpha / (beta + sqrt(n))`.
 
-    Beyond, steps need not get smaller; with less, n would be finer than makes a difference beside beta.
+    Beyond it, steps need not get smaller; a smaller range would be finer than matters beside beta.
     """
     return max((alpha / _LATE_STEP) ** 2, largest_n(0) * (_FINEST * beta) ** 2)
 
 
 def scratch_for(chunk: Chunk, rows: int) -> Float32:
-    """Rows for kernels to overwrite, of two numbers for each feature of the chunk's longest example."""
+    """Scratch rows for kernels, with two numbers for each feature of the chunk's longest example."""
     longest = int(np.diff(chunk.indptr).max(initial=0))
     return np.empty((rows, max(2 * longest, _SCRATCH_WIDTH)), np.float32)
 
 
 def dither_of(state: Float32, number: int) -> np.uint32:
-    """Where the dither of a chunk starts, the job's `number`-th; `state` is that of its slots.
+    """The start of the dither of the job's `number`-th chunk, whose slots have this `state`.
 
-    Else small chunks would all be rounded alike, and what none of them changes would stay for ever.
+    With the same start, all small chunks would be rounded alike, and some changes would never show.
     """
     seed = blake2b(state[:_DITHERED_BY].tobytes(), digest_size=4, key=number.to_bytes(8, "little"))
     return np.uint32(int.from_bytes(seed.digest(), "little"))
@@ -153,10 +153,10 @@ def dither_of(state: Float32, number: int) -> np.uint32:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """The rows that a state was learnt from, and the passes over them: what `Optimizer.in_pass` goes by.
+    """The rows that a state was learnt from, and the passes over them, for `Optimizer.in_pass`.
 
-    A warm start learns new rows, so its passes count for these rows alone. Jobs of k passes each, one after
-    the other, end with the penalties of one job of k passes over all their rows.
+    A warm start learns new rows, so its passes count for these only. Successive jobs of k passes each end
+    with the penalties of one job of k passes over all their rows.
     """
 
     mean: float = 0.0
@@ -164,15 +164,15 @@ class Passes:
     rows: int = 0
 
     def after(self, own: int, rows: int) -> float:
-        """The mean once a job has made its pass `own` (from 1) over `rows` others."""
+        """The mean after pass `own` (from 1) of a job over `rows` other rows."""
         learnt = self.rows + rows
         return (self.mean * self.rows + own * rows) / learnt if learnt else float(own)
 
     def during(self, own: int, rows: int) -> float:
-        """The mean that counts in a job's pass `own`, where a pass has `rows`.
+        """The mean during pass `own` of a job whose passes have `rows` rows.
 
-        The first goes on with what the state was learnt with, as its rows are not counted before they are
-        read. So a warm start begins with the weights of its model.
+        The first pass uses the mean of the state, as its rows are not counted before they are read. So a
+        warm start begins with the weights of its model.
         """
         return max(self.mean, 1.0) if own == 1 else self.after(own, rows)
 

@@ -1,4 +1,4 @@
-"""The optimizers by name, and the way from what was chosen or written down to one of them."""
+"""The optimizers by name, made from chosen settings or from JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ DEFAULT_OPTIMIZER = Ftrl.name
 def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None) -> Optimizer:
     """The optimizer `chosen["name"]` with the other settings in `chosen`.
 
-    What was not chosen is as in `former`, the optimizer of a model to train on from, or else the default.
-    Raises ModelError for a name or a setting that does not exist, for a value that it cannot have, and for
-    another optimizer than `former`.
+    Other settings are those of `former`, the optimizer of a model to continue, or else the defaults. Raises
+    ModelError for an unknown name or setting, an invalid value, and another optimizer than `former`.
     """
     settings = dict(chosen)
     name = settings.pop("name", DEFAULT_OPTIMIZER if former is None else former.name)
@@ -39,7 +38,7 @@ def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None)
     if former is None:
         return kind(**settings)
     if not kind.online and type(former) is not kind:
-        return kind(**settings)  # it takes nothing but weights
+        return kind(**settings)  # it needs nothing but weights
     if type(former) is not kind:
         raise ModelError(
             f"the model to train on from was trained with the optimizer {former.name}, not {name}: its state "
@@ -49,8 +48,8 @@ def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None)
 
 
 def optimizer_from_json(entry: Mapping[str, Any]) -> Optimizer:
-    """The optimizer whose `to_json` gave `entry`. Raises ModelError if none did, also where settings lack."""
-    found = choose_optimizer(entry)
-    if missing := found.to_json().keys() - entry.keys():
+    """The optimizer whose `to_json` is `entry`. Raises ModelError if there is none."""
+    optimizer = choose_optimizer(entry)
+    if missing := optimizer.to_json().keys() - entry.keys():
         raise ModelError(f"the optimizer's {', '.join(sorted(missing))} is missing.")
-    return found
+    return optimizer

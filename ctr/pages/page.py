@@ -32,9 +32,11 @@ def weight_mass(weights: pa.Table, scales: Mapping[str, float]) -> list[tuple[st
     unknown = 0.0
     sizes = np.abs(weights["weight"].to_numpy()).astype(np.float64)
     texts = weights["feature"]
-    named = np.asarray(texts.is_valid())
-    unknown = float(sizes[~named].sum())
-    for text, size in zip(texts.filter(pa.array(named)).to_pylist(), sizes[named].tolist(), strict=True):
+    has_text = np.asarray(texts.is_valid())
+    unknown = float(sizes[~has_text].sum())
+    for text, size in zip(
+        texts.filter(pa.array(has_text)).to_pylist(), sizes[has_text].tolist(), strict=True
+    ):
         if text != BIAS:
             name = text.partition(BETWEEN)[0].partition("=")[0]
             sums[name] += size * scales.get(name, 1.0)
@@ -203,14 +205,14 @@ def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
     """Of each model its picture of fields, or None where features have no texts."""
     from ctr.pages import plots
 
-    found = {}
+    figures = {}
     for letter, each in models.items():
         shares = weight_mass(each.weights, each.scales)
         fields = [share for share in shares if share[0] != UNKNOWN]
         rest = sum(share for _, share in fields[_FIELDS_SHOWN:])
         shown = fields[:_FIELDS_SHOWN] + [("(all others)", rest)] * (rest > 0) + shares[len(fields) :]
-        found[letter] = plots.mass(shown) if shares else None
-    return found
+        figures[letter] = plots.mass(shown) if shares else None
+    return figures
 
 
 def _settings(models: Sequence[EvaluatedModel]) -> list[tuple[str, list[Any]]]:

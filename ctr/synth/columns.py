@@ -157,10 +157,10 @@ def _pairs(seed: int, interactions: int, alike: Sequence[float]) -> NDArray[np.i
 
 def _alike(column: Number | Category, quantiles: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
     """The probability that two rows have the same value, an integer's in log buckets."""
-    found = np.floor(np.interp((np.arange(_DRAWS) + 0.5) / _DRAWS, tail, quantiles))
+    values = np.floor(np.interp((np.arange(_DRAWS) + 0.5) / _DRAWS, tail, quantiles))
     if isinstance(column, Number):
-        found = np.where(found <= 2, found, 2 + np.floor(np.log(np.maximum(found, 1)) ** 2))
-    shares = np.unique(found, return_counts=True)[1] / _DRAWS * (1 - column.missing)
+        values = np.where(values <= 2, values, 2 + np.floor(np.log(np.maximum(values, 1)) ** 2))
+    shares = np.unique(values, return_counts=True)[1] / _DRAWS * (1 - column.missing)
     return float(shares @ shares)
 
 

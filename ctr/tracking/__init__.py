@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.tracking.comparison import differing, flat
-    from ctr.tracking.days import run_of_days
-    from ctr.tracking.runs import Run, read_runs
+    from ctr.tracking.runs import Run, differing, flat, read_runs, run_of_days
     from ctr.tracking.trackers import Tracker, open_trackers
 
 __getattr__ = lazy_face(__name__, __file__)

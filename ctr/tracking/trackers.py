@@ -1,10 +1,16 @@
-"""`Tracker`: where the summary of a job is kept; `open_trackers` finds them by name."""
+"""`Tracker`: where the summary of a job is kept; `open_trackers` opens them by name."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
+
+from ctr.errors import DataError
+from ctr.packages import require_packages
+from ctr.tracking.runs import flat
 
 
 class Tracker(Protocol):
@@ -25,7 +31,7 @@ def open_trackers(targets: Sequence[str]) -> list[Tracker]:
     opened: list[Tracker] = []
     for target in targets:
         if target == "mlflow":
-            from ctr.tracking.mlflow_tracker import MlflowTracker
+            from ctr.tracking.trackers import MlflowTracker
 
             opened.append(MlflowTracker())
         else:
@@ -33,3 +39,66 @@ def open_trackers(targets: Sequence[str]) -> list[Tracker]:
 
             opened.append(RunFolder(Path(target)))
     return opened
+
+
+_METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
+
+
+class MlflowTracker:
+    """Keeps each summary as a run: its settings as parameters, its figures as metrics.
+
+    MLFLOW_TRACKING_URI says where, and MLFLOW_EXPERIMENT_NAME under which experiment.
+    """
+
+    def __init__(self) -> None:
+        """Raises DataError when MLflow is not installed, or does not answer."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 take minutes
+        require_packages("--track mlflow", {"mlflow": "mlflow"}, otherwise="; or name a folder")
+        import mlflow
+
+        self._mlflow = mlflow
+        try:
+            mlflow.MlflowClient().search_experiments(max_results=1)
+        except Exception as error:
+            raise self._failed("does not answer", error) from error
+
+    def keep(self, summary: Mapping[str, Any]) -> str:
+        """Log the run."""
+        settings = {**flat(summary["settings"]), "workers": summary["workers"], "store": summary["store"]}
+        metrics = {
+            f"{part}_{name}": summary[part][name]
+            for part in ("progressive", "training", "holdout")
+            if summary[part] is not None
+            for name in _METRICS
+        }
+        metrics |= {name: summary[name] for name in ("examples", "examples_per_second", "peak_memory_mb")}
+        try:
+            with self._mlflow.start_run(run_name=summary["model"]) as run:
+                self._mlflow.log_params(settings)
+                self._mlflow.set_tags(
+                    {
+                        "model": summary["model"],
+                        "saved_to": summary["saved_to"],
+                        "inputs": " ".join(summary["inputs"]),
+                    }
+                )
+                self._mlflow.log_metrics({k: float(v) for k, v in metrics.items() if isinstance(v, Real)})
+                points = [("holdout", each["pass"], each) for each in summary["holdout_by_pass"]]
+                days = enumerate(summary.get("days", ()), 1)
+                points += [("next_day", day, each["holdout"]) for day, each in days if each["holdout"]]
+                for what, step, each in points:
+                    known = {f"{what}_{name}": each[name] for name in _METRICS if each[name] is not None}
+                    self._mlflow.log_metrics(known, step=step)
+        except Exception as error:
+            raise self._failed("did not take the run", error) from error
+        return f"MLflow, run {run.info.run_id}"
+
+    def _failed(self, what: str, error: Exception) -> DataError:
+        where = self._mlflow.get_tracking_uri()
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        cause: BaseException | None = error
+        while cause is not None:  # below three libraries, which repeat each other
+            if isinstance(cause, OSError) and cause.strerror:
+                reason = cause.strerror
+            cause = cause.__cause__ or cause.__context__
+        return DataError(f"MLflow at {where} {what} ({reason}); check MLFLOW_TRACKING_URI.")

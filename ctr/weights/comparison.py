@@ -24,7 +24,7 @@ class WeightDifference:
     """Two models' weights side by side."""
 
     compared_by: Literal["slot", "feature"]
-    """What makes two weights the same one: their slot, or where models hash differently, their text."""
+    """Weights are matched by slot, or if the models hash differently, by text."""
     rows: pa.Table
     """`feature`, `before` and `after` (float32, null where a model has no such weight), `change` (one that is
     not there counts as 0) and, if compared by that, `slot`."""
@@ -57,7 +57,7 @@ class WeightDifference:
         return float(np.corrcoef(before, after)[0, 1])
 
     def to_json(self, rows: int) -> dict[str, Any]:
-        """What there is to tell, with at most so many weights of each kind."""
+        """As JSON, with at most `rows` weights of each kind."""
         both, gained, lost = self.both, self.gained, self.lost
         correlation = self.correlation
         return {

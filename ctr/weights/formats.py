@@ -15,14 +15,14 @@ from ctr.weights.table import Calibration, Exported
 
 def format_of(out: Path, wanted: str | None) -> str:
     """The format that is `wanted`, or else that of the suffix of `out`. Raises DataError for another one."""
-    found = out.suffix.removeprefix(".") if wanted is None else wanted
-    if found not in WRITERS:
+    name = out.suffix.removeprefix(".") if wanted is None else wanted
+    if name not in WRITERS:
         *most, last = WRITERS
         raise DataError(
             f"{out}: weights are written as {', '.join(most)} or {last}; choose one of these as the suffix, "
             "or with --format."
         )
-    return found
+    return name
 
 
 def require_exportable(spec: FeatureSpec, format_: str, calibration: Calibration | None) -> None:

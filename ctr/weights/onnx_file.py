@@ -78,8 +78,8 @@ def onnx_bytes(exported: Exported) -> bytes:
     )
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="ctr")
-    told = {"ctr.model": exported.model, "ctr.features": exported.spec.to_yaml()}
-    helper.set_model_props(model, told | {"ctr.transform": exported.spec.fingerprint})
+    properties = {"ctr.model": exported.model, "ctr.features": exported.spec.to_yaml()}
+    helper.set_model_props(model, properties | {"ctr.transform": exported.spec.fingerprint})
     return bytes(model.SerializeToString())
 
 

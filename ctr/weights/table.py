@@ -47,8 +47,8 @@ class FeatureTexts:
         places = np.searchsorted(self.slots, wide)
         places[places == self.slots.size] = 0
         missing = self.slots[places] != wide if self.slots.size else np.ones(slots.size, np.bool_)
-        taken = pa.array(places, pa.int64(), mask=missing)
-        return self.texts.take(taken), self.counts.take(taken)
+        indices = pa.array(places, pa.int64(), mask=missing)
+        return self.texts.take(indices), self.counts.take(indices)
 
 
 class Calibration(Protocol):
@@ -64,7 +64,7 @@ class Calibration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What of a model goes into a file."""
+    """The parts of a model that are exported."""
 
     model: str
     """Its id."""

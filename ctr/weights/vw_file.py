@@ -91,13 +91,13 @@ def _murmur(data: bytes, seed: int) -> int:
         word = word * 0xCC9E2D51 & 0xFFFFFFFF
         return ((word << 15 | word >> 17) & 0xFFFFFFFF) * 0x1B873593 & 0xFFFFFFFF
 
-    found, whole = seed, len(data) // 4 * 4
+    digest, whole = seed, len(data) // 4 * 4
     for (word,) in struct.iter_unpack("<I", data[:whole]):
-        found ^= scrambled(word)
-        found = ((found << 13 | found >> 19) * 5 + 0xE6546B64) & 0xFFFFFFFF
+        digest ^= scrambled(word)
+        digest = ((digest << 13 | digest >> 19) * 5 + 0xE6546B64) & 0xFFFFFFFF
     if whole < len(data):
-        found ^= scrambled(int.from_bytes(data[whole:], "little"))
-    found ^= len(data)
+        digest ^= scrambled(int.from_bytes(data[whole:], "little"))
+    digest ^= len(data)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        found = (found ^ found >> shift) * factor & 0xFFFFFFFF
-    return found ^ found >> 16
+        digest = (digest ^ digest >> shift) * factor & 0xFFFFFFFF
+    return digest ^ digest >> 16

@@ -19,7 +19,7 @@ from ctr.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What differs as soon as a file is replaced, written to, or cut short."""
+    """Facts about a file that change when it is replaced, written to, or cut short."""
 
     device: int
     inode: int
@@ -30,12 +30,12 @@ class FileState:
     """Nanoseconds since 1970; 0 if it is not known."""
 
     @classmethod
-    def of(cls, found: os.stat_result) -> FileState:
-        """That of a file on a disk."""
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    def of(cls, stat: os.stat_result) -> FileState:
+        """The state of a file on a disk."""
+        return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def change(self, now: FileState) -> str | None:
-        """What has happened since, for users; None if nothing has."""
+        """How the file has changed since, for users; None: it has not."""
         if self == now:
             return None
         sizes = f"{self.size:,} bytes before, {now.size:,} now"
@@ -50,7 +50,7 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class InputFile(Protocol):
-    """One raw file, to be read as often as wanted, as long as it stays what it was at the first look.
+    """One raw file, which can be read any number of times, as long as it does not change.
 
     `str` of it is its name in messages.
     """
@@ -65,7 +65,7 @@ class InputFile(Protocol):
 
     @property
     def state(self) -> FileState:
-        """As it was when it was first opened or looked at. Raises DataError."""
+        """Its state when it was first opened or listed. Raises DataError."""
 
     @property
     def is_remote(self) -> bool:
@@ -75,12 +75,12 @@ class InputFile(Protocol):
         """Its bytes, from the first. Raises DataError, also when it has changed."""
 
     def seekable(self) -> Any:
-        """What Arrow reads in any order: a path, or an open file. Raises DataError as `open` does."""
+        """A path or an open file, which Arrow reads in any order. Raises DataError as `open` does."""
 
     def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
-        """For who has read it to its end: raises DataError when it has changed meanwhile.
+        """Raises DataError if it has changed; to be called at the end of reading.
 
-        `opened`: what `open` gave; a local file may then have been moved elsewhere.
+        `opened`: the result of `open`; a local file may then have been moved.
         """
 
 
@@ -144,7 +144,7 @@ class LocalFile:
 
 
 def require_same(file: InputFile, now: FileState) -> None:
-    """Raise DataError if a file is no longer what it was."""
+    """Raise DataError if a file has changed."""
     if (change := file.state.change(now)) is not None:
         raise DataError(
             f"{file}: {change} since it was first read, and every pass needs the same rows; start again with"
@@ -175,15 +175,15 @@ _STEP = 1 << 20  # rows that are counted at a time
 
 @dataclass(frozen=True)
 class FileRows:
-    """An `InputFile` whose reader (see `open_reader`) gives the chosen rows alone."""
+    """An `InputFile` whose reader (see `open_reader`) returns only the chosen rows."""
 
     file: InputFile
     rows: int
-    """How many data rows the file has, chosen or not."""
+    """The number of data rows in the file, chosen or not."""
     chosen: Callable[[int, int], NDArray[np.bool_]]
-    """Which of the file's rows `first..last-1` are chosen."""
+    """Called with `first` and `last`: which of the rows `first..last-1` are chosen."""
     chosen_by: str
-    """Who knows the file to have so many rows, for messages."""
+    """What was built from these rows, for messages."""
 
     def count(self) -> int:
         """How many rows are chosen."""

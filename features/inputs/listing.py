@@ -52,10 +52,10 @@ def _files_of(text: str) -> Sequence[InputFile]:
     if is_glob(text):
         paths = sorted(map(Path, glob(text, recursive=True)))
         seen = Path(text).name.startswith(_HIDDEN)
-        found = [file for path in paths if seen or not _is_hidden(path.name) for file in _below(path)]
-        if not found:
+        matches = [file for path in paths if seen or not _is_hidden(path.name) for file in _below(path)]
+        if not matches:
             raise DataError(f"{text}: no file matches; check the pattern, and quote it for the shell.")
-        return [LocalFile(path) for path in dict.fromkeys(found)]
+        return [LocalFile(path) for path in dict.fromkeys(matches)]
     path = Path(text)
     if not path.is_dir():
         return [LocalFile(path)]
@@ -64,10 +64,10 @@ def _files_of(text: str) -> Sequence[InputFile]:
             f"{text}: this is a hashed data set, a model or a fitted spec, and raw files are needed; give"
             " those that it was made from."
         )
-    found = list(_below(path))
-    if not found:
+    matches = list(_below(path))
+    if not matches:
         raise DataError(f"{text}: there is no data file in this folder; check the path.")
-    return [LocalFile(file) for file in found]
+    return [LocalFile(file) for file in matches]
 
 
 def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
@@ -91,14 +91,14 @@ def _remote(uri: str) -> list[tuple[str, FileState]]:
     start = uri
     if has_magic(uri):
         start = uri[: re.search(r"[*?[]", uri).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    found = list_remote(start)
+    matches = list_remote(start)
     if start != uri:
-        found = [(each, state) for each, state in found if _fits(each.split("/"), uri.split("/"))]
-    if [each for each, _ in found] != [uri]:  # a file by its name may be hidden
-        found = [(each, state) for each, state in found if not _is_hidden(each.removeprefix(start))]
-    if not found:
+        matches = [(each, state) for each, state in matches if _fits(each.split("/"), uri.split("/"))]
+    if [each for each, _ in matches] != [uri]:  # a file by its name may be hidden
+        matches = [(each, state) for each, state in matches if not _is_hidden(each.removeprefix(start))]
+    if not matches:
         raise DataError(f"{uri}: no data file is there; check bucket, path and pattern.")
-    return sorted(found, key=lambda each: each[0].split("/"))
+    return sorted(matches, key=lambda each: each[0].split("/"))
 
 
 def _is_hidden(path: str) -> bool:
@@ -119,26 +119,26 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 MOST_FILES = 1_000
-"""Of one command's inputs that have a digest: the first."""
+"""Only so many of the first files of a command have a digest."""
 _END_BYTES = 1 << 20  # 1 MiB
 
 
 def file_digests(files: Sequence[InputFile]) -> list[str]:
     """12 hex digits for each of the first `MOST_FILES` files; none for standard input. Raises DataError.
 
-    Those of a file on a disk are of its size and the MiB at either end; those of one behind a URI, of
-    which nothing is read for it, of its URI, size and time of modification.
+    For a file on a disk they depend on its size and the MiB at either end; for one behind a URI, which is
+    not read for it, on its URI, size and time of modification.
     """
     return [_digest(file) for file in files[:MOST_FILES] if not isinstance(file, StandardInput)]
 
 
 def _digest(file: InputFile) -> str:
-    found = hashlib.sha256(f"{file.size} ".encode())
+    digest = hashlib.sha256(f"{file.size} ".encode())
     if file.is_remote:
-        found.update(f"{file.state.modified_ns} {file.location}".encode())
-        return found.hexdigest()[:12]
+        digest.update(f"{file.state.modified_ns} {file.location}".encode())
+        return digest.hexdigest()[:12]
     with file.open() as opened:
-        found.update(opened.read(_END_BYTES))
+        digest.update(opened.read(_END_BYTES))
         opened.seek(max(file.size - _END_BYTES, 0), os.SEEK_SET)
-        found.update(opened.read(_END_BYTES))
-    return found.hexdigest()[:12]
+        digest.update(opened.read(_END_BYTES))
+    return digest.hexdigest()[:12]

@@ -96,18 +96,18 @@ class RemoteFile:
     def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
         filesystem, path = _place_of(self.location)
         with remote_errors(self.location):
-            (found,) = filesystem.get_file_info([path])
-        require_same(self, _state(found))
+            (info,) = filesystem.get_file_info([path])
+        require_same(self, _state(info))
 
 
-def _state(found: Any) -> FileState:
+def _state(info: Any) -> FileState:
     """That of a file by its `pyarrow.fs.FileInfo`, as far as it says.
 
     Times to the second: a server may give a fraction with one request, and none with another.
     """
-    if not found.is_file:
+    if not info.is_file:
         raise FileNotFoundError
-    return FileState(0, 0, found.size, (found.mtime_ns or 0) // _S * _S)
+    return FileState(0, 0, info.size, (info.mtime_ns or 0) // _S * _S)
 
 
 def list_remote(uri: str) -> list[tuple[str, FileState]]:
@@ -116,19 +116,19 @@ def list_remote(uri: str) -> list[tuple[str, FileState]]:
 
     filesystem, path = _place_of(uri, first=True)
     with remote_errors(uri):
-        (found,) = filesystem.get_file_info([path])
-        if found.type == FileType.File:
-            return [(uri, _state(found))]
-        if found.type == FileType.NotFound:
+        (info,) = filesystem.get_file_info([path])
+        if info.type == FileType.File:
+            return [(uri, _state(info))]
+        if info.type == FileType.NotFound:
             bucket = path.split("/", 1)[0]
             if filesystem.type_name in ("s3", "gcs") and bucket != path:
                 filesystem.get_file_info(FileSelector(bucket, recursive=False))  # says so if it is not there
             raise FileNotFoundError
         start = uri.removesuffix("/")
-        path = found.path.rstrip("/")
+        path = info.path.rstrip("/")
         return [
             (start + each.path.removeprefix(path), _state(each))
-            for each in filesystem.get_file_info(FileSelector(found.path, recursive=True))
+            for each in filesystem.get_file_info(FileSelector(info.path, recursive=True))
             if each.type == FileType.File
         ]
 
@@ -225,15 +225,15 @@ class _ReadAhead(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, room: Any, /) -> int:
-        room = memoryview(room).cast("B")
+    def readinto(self, target: Any, /) -> int:
+        target = memoryview(target).cast("B")
         if not self._block:
             with remote_errors(self._uri):
                 self._block = memoryview(self._next.result())
             if self._block:
                 self._next = self._threads.submit(self._file.read, _AHEAD_BYTES)
-        count = min(len(room), len(self._block))
-        room[:count], self._block = self._block[:count], self._block[count:]
+        count = min(len(target), len(self._block))
+        target[:count], self._block = self._block[:count], self._block[count:]
         self._at += count
         return count
 

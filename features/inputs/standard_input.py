@@ -1,4 +1,4 @@
-"""`StandardInput`: what is piped into a command, as a file whose beginning can be read more than once."""
+"""`StandardInput`: the pipe into a command, as a file whose beginning can be read more than once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 20  # 1 MiB
 
 
 class StandardInput:
-    """Standard input: it is kept as far as it has been read, until a pass begins that reads it to its end."""
+    """Standard input. What has been read is kept until a pass begins that reads it to its end."""
 
     location = NAME
     size = 0
@@ -25,22 +25,22 @@ class StandardInput:
         """`handle`: the file descriptor to read."""
         self.handle = handle
         self.head = bytearray()
-        """What has been read, if it is kept."""
+        """The bytes that have been read and kept."""
         self._kept = True
-        self.gone = False
+        self.exhausted = False
         """Whether it has been read beyond what was kept."""
 
     def __str__(self) -> str:
         return "standard input"
 
     def begin_pass(self) -> None:
-        """From here on nothing is kept: what is opened next is the last to read on."""
+        """Stop keeping bytes: only the next `open` can read to the end."""
         if not self._kept:
             raise self.once()
         self._kept = False
 
     def open(self) -> io.BufferedReader:
-        if self.gone:
+        if self.exhausted:
             raise self.once()
         return io.BufferedReader(_Replay(self, self._kept), _READ_BYTES)
 
@@ -74,17 +74,17 @@ class _Replay(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
-    def readinto(self, room: Any, /) -> int:
-        room = memoryview(room).cast("B")
+    def readinto(self, target: Any, /) -> int:
+        target = memoryview(target).cast("B")
         head = self._source.head
         if self._at < len(head):
-            count = min(len(room), len(head) - self._at)
-            room[:count] = head[self._at : self._at + count]
+            count = min(len(target), len(head) - self._at)
+            target[:count] = head[self._at : self._at + count]
         else:
-            count = os.readv(self._source.handle, [room])
+            count = os.readv(self._source.handle, [target])
             if self._keep:
-                head += room[:count]
+                head += target[:count]
             else:
-                self._source.head, self._source.gone = bytearray(), True
+                self._source.head, self._source.exhausted = bytearray(), True
         self._at += count
         return count

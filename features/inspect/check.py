@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from ctr.features.spec import FeatureSpec, InputField, column_of, columns_of
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows
 
-_BITS = 40  # in which values do not collide
+_BITS = 40  # so that values hardly collide
 _BLOCK = 65_536
 _MISSING_MOST = 0.99
 _ONE_VALUE = 0.999  # of the rows
 _TELLS = 0.95  # AUC
 _UNSEEN = 0.5
-_ENOUGH = 1_000  # rows for what is said of shares, and values of a field that may be an id
+_ENOUGH = 1_000  # rows for warnings about shares, and values of a field that may be an id
 
 
 @dataclass(slots=True)
@@ -71,29 +71,28 @@ class Check:
     @property
     def warnings(self) -> list[str]:
         """About the data, then about its order, then about fields."""
-        found = list(self.layout)
-        found += [warning for each in self.times for warning in each.warnings]
-        found += [f"field {each.name!r}: {warning}" for each in self.fields for warning in each.warnings]
+        warnings = list(self.layout)
+        warnings += [text for each in self.times for text in each.warnings]
+        warnings += [f"field {each.name!r}: {text}" for each in self.fields for text in each.warnings]
         if self.positives in (0, self.rows):
-            found.insert(
-                0, f"all {self.rows:,} labels are {'1' if self.positives else '0'}: nothing can be learnt"
-            )
-        return found
+            label = "1" if self.positives else "0"
+            warnings.insert(0, f"all {self.rows:,} labels are {label}: nothing can be learnt")
+        return warnings
 
     def to_json(self) -> dict[str, Any]:
         """Everything by name, as JSON can hold it."""
         facts = asdict(self) | {"warnings": self.warnings}
         for each in facts["fields"]:
             each["auc"] = None if np.isnan(each["auc"]) else each["auc"]
-        for told, each in zip(facts["times"], self.times, strict=True):
-            told["in_order"] = each.in_order
+        for entry, each in zip(facts["times"], self.times, strict=True):
+            entry["in_order"] = each.in_order
         return facts
 
 
 def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int) -> Check:
-    """Look at the first `rows` of the inputs through `spec`; if that has to learn, from all of them.
+    """Check the first `rows` of the inputs against `spec`, which is first fitted on all of them if necessary.
 
-    Raises DataError when a column is not there, or there is no good row; rows that are bad are counted.
+    Raises DataError when a column is missing, or there is no good row; bad rows are counted.
     """
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to check.")
@@ -104,19 +103,20 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
     several = [each for each in spec.fields if each.several]
     passes = [_Pass(spec, single, files, rows)] if single else []
     passes += [_Pass(spec, [each], files, rows) for each in several]
-    found: dict[str, FieldCheck] = {}
-    for one in passes:
-        for each, (of_rows, values, missing) in zip(one.fields, one.columns(), strict=True):
-            found[each.name] = _check_field(each, of_rows, values, missing, one.labels)
+    checked = {
+        each.name: _check_field(each, *column, one.labels)
+        for one in passes
+        for each, column in zip(one.fields, one.columns(), strict=True)
+    }
     first = passes[0]
-    alone = len(passes) == 1 and not spec.windows  # then it has met every bad row
+    alone = len(passes) == 1 and not spec.windows  # it has then met every bad row
     bad_rows = first.source.bad_rows if alone else _bad_rows(spec, files, rows)
     return Check(
         rows=len(first.labels),
         bad_rows=bad_rows.count,
         bad_examples=list(bad_rows.examples),
         positives=int(first.labels.sum()),
-        fields=[found[each.name] for each in spec.fields],
+        fields=[checked[each.name] for each in spec.fields],
         times=times,
         unused=unused,
         layout=first.source.layout_warnings(),
@@ -124,7 +124,7 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
 
 
 def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRows:
-    """Those that building a data set would refuse: of all fields, crosses and windows together."""
+    """The rows that building a data set would refuse: for all fields, crosses and windows together."""
     windows = Windows(spec) if spec.windows else None
     source = RawSource(spec, files, on_bad_rows="skip", windows=windows)
     for _ in source.batches(_BLOCK, 0, rows):
@@ -133,19 +133,19 @@ def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRo
 
 
 def telling_fields(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> dict[str, float]:
-    """Of the fields with one value in a row those that `check` would warn of as they know the label, by AUC.
+    """The AUC of fields that predict the label by themselves, so that `check` would warn of them.
 
-    Only the first `rows` are looked at, through a spec that has learnt what it has to. Raises DataError.
+    Checks fields with one value per row, in the first `rows`, through a fitted spec. Raises DataError.
     """
     single = [each for each in spec.fields if not each.several]
     if not single:
         return {}
     one = _Pass(spec, single, files, rows)
-    found = {
-        each.name: _auc(values, one.labels)
+    return {
+        each.name: auc
         for each, (_, values, _) in zip(one.fields, one.columns(), strict=True)
+        if (auc := _auc(values, one.labels)) > _TELLS
     }
-    return {name: auc for name, auc in found.items() if auc > _TELLS}
 
 
 class _Pass:
@@ -154,16 +154,10 @@ class _Pass:
     def __init__(
         self, spec: FeatureSpec, fields: Sequence[InputField], files: Sequence[InputFile], rows: int
     ) -> None:
-        told = [each.model_copy(update={"missing": "feature"}) for each in fields]
-        update = {
-            "fields": tuple(told),
-            "crosses": (),
-            "groups": {},
-            "windows": (),
-            "bits": _BITS,
-            "bias": False,
-        }
-        alone = spec.model_copy(update=update)
+        own = tuple(each.model_copy(update={"missing": "feature"}) for each in fields)
+        alone = spec.of_fields(own).model_copy(
+            update={"crosses": (), "groups": {}, "bits": _BITS, "bias": False}
+        )
         self.fields = fields
         self.source = RawSource(alone, files, on_bad_rows="skip")
         self._batches = list(self.source.batches(_BLOCK, 0, rows))
@@ -200,23 +194,22 @@ def _check_field(
     labels: NDArray[np.float32],
 ) -> FieldCheck:
     count = labels.size
-    there, ids = np.unique(values[~missing], return_inverse=True)
+    distinct, ids = np.unique(values[~missing], return_inverse=True)
     late = rows[~missing] >= count // 2
-    seen = np.zeros(there.size, np.bool_)
+    seen = np.zeros(distinct.size, np.bool_)
     seen[ids[~late]] = True
-    counts = np.bincount(ids, minlength=there.size)
-    found = FieldCheck(
+    counts = np.bincount(ids, minlength=distinct.size)
+    checked = FieldCheck(
         name=which.name,
         column=column_of(which),
         type=which.type,
         missing=1 - np.unique(rows[~missing]).size / count,
-        distinct=int(there.size),
+        distinct=int(distinct.size),
         most_frequent=float(counts.max(initial=0) / count),
         unseen=float((~seen[ids[late]]).mean()) if late.any() else 0.0,
         auc=float("nan") if which.several else _auc(values, labels),
     )
-    found.warnings = _warnings(found, count)
-    return found
+    return replace(checked, warnings=_warnings(checked, count))
 
 
 def _auc(values: NDArray[np.uint64], labels: NDArray[np.float32]) -> float:
@@ -225,9 +218,9 @@ def _auc(values: NDArray[np.uint64], labels: NDArray[np.float32]) -> float:
     positive = labels[half:] > 0
     if half == 0 or positive.all() or not positive.any():
         return float("nan")
-    there, ids = np.unique(values, return_inverse=True)
-    clicks = np.bincount(ids[:half], labels[:half], there.size)
-    views = np.bincount(ids[:half], minlength=there.size)
+    distinct, ids = np.unique(values, return_inverse=True)
+    clicks = np.bincount(ids[:half], labels[:half], distinct.size)
+    views = np.bincount(ids[:half], minlength=distinct.size)
     rates = (clicks + labels[:half].mean()) / (views + 1)
     _, order, ties = np.unique(rates[ids[half:]], return_inverse=True, return_counts=True)
     ranks = (np.cumsum(ties) - (ties - 1) / 2)[order]
@@ -235,26 +228,28 @@ def _auc(values: NDArray[np.uint64], labels: NDArray[np.float32]) -> float:
     return float((ranks[positive].sum() - pos * (pos + 1) / 2) / (pos * (positive.size - pos)))
 
 
-def _warnings(found: FieldCheck, rows: int) -> list[str]:
-    if found.distinct == 0:
+def _warnings(checked: FieldCheck, rows: int) -> list[str]:
+    if checked.distinct == 0:
         return ["it has a value in no row; is it the right column?"]
-    told = []
-    if found.missing > _MISSING_MOST:
-        told.append(f"it has a value in {1 - found.missing:.2%} of the rows only")
-    if found.distinct == 1 and found.missing == 0:
-        told.append(
+    warnings = []
+    if checked.missing > _MISSING_MOST:
+        warnings.append(f"it has a value in {1 - checked.missing:.2%} of the rows only")
+    if checked.distinct == 1 and checked.missing == 0:
+        warnings.append(
             "all values become one feature, which says nothing; leave it out, or change the transform"
         )
-    elif found.most_frequent > _ONE_VALUE and rows >= _ENOUGH:
-        told.append(f"{found.most_frequent:.2%} of the rows have one and the same feature")
-    if found.auc > _TELLS:
-        told.append(f"it alone predicts the label (AUC {found.auc:.3f}): is it written only after the click?")
-    if found.unseen > _UNSEEN and found.distinct >= _ENOUGH:
-        told.append(
-            f"{found.unseen:.0%} of the second half's values are not in the first, so little is learnt of"
+    elif checked.most_frequent > _ONE_VALUE and rows >= _ENOUGH:
+        warnings.append(f"{checked.most_frequent:.2%} of the rows have one and the same feature")
+    if checked.auc > _TELLS:
+        warnings.append(
+            f"it alone predicts the label (AUC {checked.auc:.3f}): is it written only after the click?"
+        )
+    if checked.unseen > _UNSEEN and checked.distinct >= _ENOUGH:
+        warnings.append(
+            f"{checked.unseen:.0%} of the second half's values are not in the first, so little is learnt of"
             " them; is it an id? Buckets, a prefix or min_count help"
         )
-    return told
+    return warnings
 
 
 def _unused(spec: FeatureSpec, first: InputFile) -> list[str]:

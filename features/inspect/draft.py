@@ -48,12 +48,12 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """What the sample has of one column."""
+    """One column of the sample."""
 
     name: str
     texts: Sequence[str]
-    there: Sequence[str]
-    """The texts that are not missing."""
+    values: Sequence[str]
+    """The texts that are not missing values."""
     distinct: int
     lists: bool
     """Whether values are lists, whose elements are apart."""
@@ -66,10 +66,10 @@ class _Column:
     @property
     def present(self) -> float:
         """Share of the rows that have a value."""
-        return len(self.there) / len(self.texts)
+        return len(self.values) / len(self.texts)
 
     def nearly_all(self, is_so: Callable[[str], object]) -> bool:
-        return sum(map(bool, map(is_so, self.there))) >= _NEARLY_ALL * len(self.there)
+        return sum(map(bool, map(is_so, self.values))) >= _NEARLY_ALL * len(self.values)
 
 
 def draft_spec(where: str, *, label: str | None = None) -> str:
@@ -120,16 +120,16 @@ def _flow(field: dict[str, Any]) -> str:
 
 
 def _column(name: str, texts: Sequence[str], lists: bool) -> _Column:
-    there = [text for text in texts if text.lower() not in {"", "nan"}]
-    return _Column(name, texts, there, len(set(there)), lists)
+    values = [text for text in texts if text.lower() not in {"", "nan"}]
+    return _Column(name, texts, values, len(set(values)), lists)
 
 
-def _label_of(where: str, columns: Sequence[_Column], wanted: str | None) -> str:
+def _label_of(where: str, columns: Sequence[_Column], label: str | None) -> str:
     names = [column.name for column in columns]
-    if wanted is not None:
-        if wanted not in names:
-            raise DataError(f"{where}: there is no column {wanted!r}; it has {', '.join(names[:20])}.")
-        return wanted
+    if label is not None:
+        if label not in names:
+            raise DataError(f"{where}: there is no column {label!r}; it has {', '.join(names[:20])}.")
+        return label
     binary = [column for column in columns if set(column.texts) in ({"0", "1"}, {"-1", "1"})]
     usual = [column.name for column in binary if _LABELS.fullmatch(column.name)]
     candidates = usual or [column.name for column in binary]
@@ -151,11 +151,11 @@ def _useless(column: _Column, rows: int) -> str:
     if column.distinct <= 1:
         return "the same in every row" if column.distinct else "missing in every row"
     if column.present < _RARELY_PRESENT:
-        return f"missing in all but {len(column.there):,} of {rows:,} rows"
+        return f"missing in all but {len(column.values):,} of {rows:,} rows"
     if column.lists:
         return ""
     whole = column.nearly_all(lambda text: "." not in text)
-    always_new = column.distinct == len(column.there) > 0.9 * rows and rows >= _ENOUGH
+    always_new = column.distinct == len(column.values) > 0.9 * rows and rows >= _ENOUGH
     if always_new and whole and not _time_formats(column) and not column.nearly_all(lambda text: " " in text):
         return "unique per row, such as an id"
     return ""
@@ -163,40 +163,31 @@ def _useless(column: _Column, rows: int) -> str:
 
 def _time_formats(column: _Column) -> list[str | None]:
     """The formats in which nearly all texts are times, in the order of `_TIME_FORMATS`."""
-    ends = np.cumsum([len(text.encode()) for text in column.there], dtype=np.int32)
-    cells = np.frombuffer("".join(column.there).encode(), np.uint8), np.append(np.int32(0), ends[:-1]), ends
+    ends = np.cumsum([len(text.encode()) for text in column.values], dtype=np.int32)
+    cells = np.frombuffer("".join(column.values).encode(), np.uint8), np.append(np.int32(0), ends[:-1]), ends
     texts = Column(*cells, np.zeros(ends.size, np.uint8))
     return [each for each in _TIME_FORMATS if texts.times(each).present.sum() >= _NEARLY_ALL * ends.size]
 
 
 def _fields_of(column: _Column) -> list[dict[str, Any]]:
     base: dict[str, Any] = {"name": column.name}
-    own = {} if len(column.there) == len(column.texts) else {"missing": "feature"}
+    own = {} if len(column.values) == len(column.texts) else {"missing": "feature"}
     if column.lists:
         return [base | {"type": "list"} | own]
     formats = _time_formats(column)
-    dates = bool(formats) and all(len(text) <= _DATE for text in column.there)
+    dates = bool(formats) and all(len(text) <= _DATE for text in column.values)
     if not formats and "time" in column.name.lower() and column.nearly_all(_UNIX.fullmatch):
         formats = [UNIX]
     if formats:
         form = {} if formats[0] is None else {"format": formats[0]}
         parts = ("weekday",) if dates else ("hour", "weekday")
-        return [
-            {
-                "name": f"{column.name} {part}",
-                "column": column.name,
-                "type": "time",
-                "transform": part,
-                **form,
-                **own,
-            }
-            for part in parts
-        ]
+        time = {"column": column.name, "type": "time"}
+        return [{"name": f"{column.name} {part}", **time, "transform": part, **form, **own} for part in parts]
     if column.nearly_all(is_number) and column.distinct > _FEW and not _NAMES.search(column.name):
         buckets = _buckets(column)
         return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
     split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)
-    if split == " " and np.mean([text.count(" ") + 1 for text in column.there]) >= _WORDS:
+    if split == " " and np.mean([text.count(" ") + 1 for text in column.values]) >= _WORDS:
         return [base | {"type": "text", "words": [1]}]
     if split is not None and split != " ":
         return [base | {"type": "list", "delimiter": split}]
@@ -204,7 +195,7 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
 
 
 def _is_list(column: _Column, mark: str) -> bool:
-    return sum(mark in text for text in column.there) > 0.3 * len(column.there)
+    return sum(mark in text for text in column.values) > 0.3 * len(column.values)
 
 
 def _buckets(column: _Column) -> dict[str, Any]:
@@ -214,10 +205,10 @@ def _buckets(column: _Column) -> dict[str, Any]:
     later rows is 0.33% lower on four parts of Criteo (16,000 to 36,000 rows; 15 edges: 0.41%), 0.16% on three
     synthetic logs of 40,000 and 0.06% on one of 400,000, where 15 edges cost 0.17%.
     """
-    values = np.array([float(text) for text in column.there if is_number(text)])
+    values = np.array([float(text) for text in column.values if is_number(text)])
     whole = (values == np.floor(values)).all()
     least = values[values != -1].min(initial=np.inf)  # -1 often stands for an unknown code
-    if whole and least >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.there):
+    if whole and least >= _CODES_FROM and column.distinct < _FEW_CODES * len(column.values):
         return {}
     quantiles = np.unique(np.quantile(values, np.arange(1, _EDGES + 1) / (_EDGES + 1)))
     edges = next(

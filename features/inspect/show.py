@@ -22,7 +22,7 @@ from ctr.features.text import BETWEEN_ELEMENTS, Cells
 from ctr.features.transform import Transform
 
 NONE = "none"
-"""What stands for the feature of a field that has none in a row."""
+"""Shown in place of a feature for a field that has none in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
     spec = fit(spec, inputs).of_fields(spec.fields)
     columns = list(dict.fromkeys(column for field in spec.fields for column in columns_of(field)))
     naming = Naming(spec, columns)
-    found = list(islice(_rows(spec, naming, columns, inputs), rows))
-    if not found:
+    shown = list(islice(_rows(spec, naming, columns, inputs), rows))
+    if not shown:
         raise DataError(f"{inputs[0]}: no row can be split into its columns; see `ctr features check`.")
-    return found
+    return shown
 
 
 def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
@@ -105,15 +105,17 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
 
 def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cells, place: str) -> ShownRow:
     """The one row of `cells`, which is good."""
-    named = naming.of(cells, np.zeros(1, np.uint8))
+    row_features = naming.of(cells, np.zeros(1, np.uint8))
     texts = {field.name: _cell(cells, columns.index(column_of(field))) for field in spec.fields}
     shown = []
     for number, name in enumerate(naming.names):
-        _, hashes, values = named.features[number]
-        said = [text.removeprefix(f"{name}=") for text in named.texts(number, np.arange(hashes.size))]
+        _, hashes, values = row_features.features[number]
+        readable = [
+            text.removeprefix(f"{name}=") for text in row_features.texts(number, np.arange(hashes.size))
+        ]
         slots = np.maximum(hashes & np.uint64((1 << spec.bits) - 1), np.uint64(1)).tolist()
         each = [1.0] * max(len(slots), 1) if values is None else values.tolist() or [1.0]
-        for feature, slot, value in zip(said or [NONE], slots or [None], each, strict=True):
+        for feature, slot, value in zip(readable or [NONE], slots or [None], each, strict=True):
             shown.append(ShownFeature(name, texts.get(name, ""), feature, slot, value))
     return ShownRow(place, tuple(shown))
 

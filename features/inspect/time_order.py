@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,9 +15,7 @@ from ctr.features.readers import open_reader
 from ctr.features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
 from ctr.features.text import Times
 
-_NEARLY = (
-    0.01  # of the period from the first time to the last: so much out of order a hold-out does not notice
-)
+_NEARLY = 0.01  # of the period from the first time to the last: too little to matter for a hold-out
 _SECOND_US = 1_000_000
 
 
@@ -69,9 +67,7 @@ def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list
         for (name, time_format), one in passes.items():
             column = Column.of(block.cells, block.status, names.index(name), slice(0, count))
             one.add(column.times(time_format))
-    found = [one.order(*which) for which, one in passes.items()]
-    _advise_on_holdouts(spec, found)
-    return found
+    return _with_advice(spec, [one.order(*which) for which, one in passes.items()])
 
 
 @dataclass(slots=True)
@@ -120,13 +116,13 @@ class _Pass:
 
     def _of_windows(self, column: str) -> list[str]:
         """A warning for the windows that find the same number of rows late, with the slack that all need."""
-        found: dict[tuple[int, str], list[Window]] = {}
+        by_count: dict[tuple[int, str], list[Window]] = {}
         for window, late in self.late.items():
             if late:
-                found.setdefault((late, window.slack), []).append(window)
+                by_count.setdefault((late, window.slack), []).append(window)
         enough = f"{-(-self.furthest_us // _SECOND_US)}s"
         warnings = []
-        for (late, slack), windows in found.items():
+        for (late, slack), windows in by_count.items():
             names = ", ".join(repr(window.name) for window in windows)
             of, its = ("window", "its") if len(windows) == 1 else ("windows", "their")
             instead = (
@@ -161,17 +157,21 @@ def _first(
                     return
 
 
-def _advise_on_holdouts(spec: FeatureSpec, found: Sequence[TimeOrder]) -> None:
-    """Warn where no column may be the time in whose order rows come."""
-    if spec.windows or any(each.furthest_back_s <= _NEARLY * each.period_s for each in found if each.rows):
-        return
-    for each in found:
-        if each.rows:
-            each.warnings.append(
-                f"column {each.column!r}: {each.back:,} of {each.rows:,} rows are earlier than a row before"
-                " them; if it is the time of the rows, --holdout-fraction would not keep out the latest:"
-                " sort the rows by it, or keep out a period with --holdout-where"
-            )
+def _with_advice(spec: FeatureSpec, orders: list[TimeOrder]) -> list[TimeOrder]:
+    """Add a warning about hold-outs to each column, unless rows are nearly in the order of one of them."""
+    if spec.windows or any(each.furthest_back_s <= _NEARLY * each.period_s for each in orders if each.rows):
+        return orders
+    advice = (
+        "column {!r}: {:,} of {:,} rows are earlier than a row before them; if it is the time of the rows,"
+        " --holdout-fraction would not keep out the latest: sort the rows by it, or keep out a period with"
+        " --holdout-where"
+    )
+    return [
+        replace(each, warnings=[*each.warnings, advice.format(each.column, each.back, each.rows)])
+        if each.rows
+        else each
+        for each in orders
+    ]
 
 
 def _text(microseconds_since_1970: int) -> str:

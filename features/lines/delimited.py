@@ -46,8 +46,8 @@ class DelimitedRows(TextRows):
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
         if status == RowStatus.COLUMNS:  # `column` is then how many it has
             hint = "; is the delimiter right?" if column == 1 else ""
-            found = f"{column} column{'' if column == 1 else 's'}"
-            return f"found {found}, expected {self.columns}{hint}", f"{found} instead of {self.columns}"
+            count = f"{column} column{'' if column == 1 else 's'}"
+            return f"found {count}, expected {self.columns}{hint}", f"{count} instead of {self.columns}"
         if status == RowStatus.TEXT_AFTER_QUOTE:
             reason = "text after the quote that closes a cell"
             return f'found {reason}, expected a delimiter; a quote inside is ""{_PLAIN}', reason
@@ -67,20 +67,20 @@ class DelimitedPiece:
     lines: Lines
     rows: int
     wanted: NDArray[np.int32]
-    """The places in the file of the columns that are asked for."""
+    """The places in the file of the requested columns."""
     columns: int
-    """How many the file has."""
+    """The number of columns in the file."""
     delimiter: int
     quoted: bool
     """Whether cells of it are in quotes."""
     thread: threading.local
-    """Of the file: what each thread uses again for its next piece."""
+    """Buffers that each thread reuses for its next piece of this file."""
 
     def blocks(self) -> Iterator[Block]:
         """See `Piece`. `column` is the number of columns found, until someone says which one is bad."""
         begin = self.lines.begin
         size, width = rows_per_block(self.wanted.size), self.wanted.size
-        # New ones for each block would leave the cache: 1.1 times the whole, splitting and hashing.
+        # New arrays for each block are not in the cache: splitting and hashing take 1.1 of the time.
         starts = self._scratch("starts", size * width).reshape(size, width)
         ends = self._scratch("ends", size * width).reshape(size, width)
         while begin < self.lines.end:
@@ -99,15 +99,15 @@ class DelimitedPiece:
         if self.quoted:
             places = np.full(self.columns, -1, np.int32)
             places[self.wanted] = np.arange(self.wanted.size)
-            found = scan_quoted(
+            result = scan_quoted(
                 lines.buffer, begin, lines.end, lines.is_last, lines.spare, self.delimiter, places, *block
             )
         else:
-            found = scan_plain(
+            result = scan_plain(
                 lines.buffer, begin, lines.end, self.delimiter, self.columns, self.wanted,
                 self._scratch("separators", lines.spare), *block,
             )  # fmt: skip
-        return int(found[0]), int(found[1])
+        return int(result[0]), int(result[1])
 
     def _scratch(self, name: str, size: int) -> NDArray[np.int32]:
         kept: NDArray[np.int32] | None = getattr(self.thread, name, None)
@@ -128,10 +128,10 @@ class DelimitedReader:
     ) -> None:
         """Opens the file and reads its header.
 
-        `labels` is about a file without a header. If they are ignored, it may lack their column: that is
-        assumed where it is certain (see `_lacks_labels`). If absent, it does lack it. DataError when the
-        first rows say otherwise, or leave open which column is missing. `read_bytes`: how much to read at a
-        time.
+        `labels` is about a file without a header. If `ignored`, the file may lack their column, which is
+        assumed only if it is certain (see `_lacks_labels`). If `absent`, it lacks the column. Raises
+        DataError if the first rows contradict this, or do not show which column is missing. `read_bytes`:
+        how much to read at a time.
         """
         self._path = path
         self._delimiter = spec.source.delimiter
@@ -164,8 +164,8 @@ class DelimitedReader:
         self.require(columns)
         wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
-        while (found := self._rows_there())[0]:
-            count, end, quoted = found
+        while (there := self._rows_there())[0]:
+            count, end, quoted = there
             rows += count
             lines = self._file.take(end, None if quoted else count)  # a row in quotes may have several
             yield self._piece(lines, count, wanted, quoted=quoted)
@@ -174,15 +174,15 @@ class DelimitedReader:
 
     def count_rows(self) -> int:
         rows = 0
-        while (found := self._rows_there())[0]:
-            rows += found[0]
-            self._file.begin = found[1]
+        while (there := self._rows_there())[0]:
+            rows += there[0]
+            self._file.begin = there[1]
         return rows
 
     def _rows_there(self) -> tuple[int, int, bool]:
-        """How many whole rows there are in the buffer, where they end, and whether cells are in quotes.
+        """The number of whole rows in the buffer, where they end, and whether cells are in quotes.
 
-        There are none only at the file's end.
+        It is 0 only at the end of the file.
         """
         file, delimiter = self._file, ord(self._delimiter)
         while True:
@@ -201,19 +201,19 @@ class DelimitedReader:
         return DelimitedPiece(lines, rows, wanted, columns, delimiter, quoted, self._thread)
 
     def _first_block(self, wanted: Sequence[int]) -> Block:
-        """The first rows with the cells of these columns; no line is taken."""
+        """The first rows with the cells of these columns; they can be read again."""
         rows, _, quoted = self._rows_there()
         piece = self._piece(self._file.lines, rows, np.array(wanted, np.int32), quoted=quoted)
         return next(piece.blocks())
 
     def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
-        """Whether the first rows are without the column of the labels.
+        """Whether the first rows lack the column of the labels.
 
-        Of rows with one cell too few it is certain only if there is no column of labels where it would be if
-        another one were missing: at its own place, or at the one before.
+        If rows have one cell too few, that is certain only if no column looks like labels where the labels
+        would be if another column were missing: at their own place, or at the one before.
         """
         first = self._first_block([])
-        status, found = first.status, first.column
+        status, cells = first.status, first.column
         full = np.count_nonzero(status == 0)
         if labels == "absent":
             if 2 * full > status.size:
@@ -222,7 +222,7 @@ class DelimitedReader:
                     f" out --unlabelled."
                 )
             return True
-        short = np.count_nonzero((status == RowStatus.COLUMNS) & (found == len(self.columns) - 1))
+        short = np.count_nonzero((status == RowStatus.COLUMNS) & (cells == len(self.columns) - 1))
         if not (2 * short > status.size and 10 * full < short):
             return False
         place = self.columns.index(spec.label)
@@ -235,8 +235,8 @@ class DelimitedReader:
         return True
 
     def _are_labels(self, place: int) -> bool:
-        """Whether the cells at this place of the first rows with one cell too few are next to all labels."""
-        columns, self.columns = self.columns, self.columns[1:]  # how many they are is what counts
+        """Whether nearly all cells at this place, in the first rows with one cell too few, are labels."""
+        columns, self.columns = self.columns, self.columns[1:]  # only their number matters
         try:
             first = self._first_block([place])
             texts = [first.cells.text(int(row), 0).strip() for row in np.flatnonzero(first.status == 0)]

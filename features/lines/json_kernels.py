@@ -95,26 +95,26 @@ def _row(
     while True:
         if buffer[at] != _QUOTE:
             return BAD_JSON, 0, at, out
-        found, close = _foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
-        if found < 0:
+        j, close = _foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
+        if j < 0:
             close, escaped = string_end(buffer, at + _U1)
             if buffer[close] != _QUOTE:
                 return BAD_JSON, 0, close, out
-            found = _column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
+            j = _column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
         at = space(buffer, close + _U1)
         if buffer[at] != _COLON:
             return BAD_JSON, 0, at, out
         at = space(buffer, at + _U1)
-        if found < 0:
+        if j < 0:
             after = skip(buffer, at)
             if after == at:
                 return BAD_JSON, 0, at, out
             at = after
         else:
-            bad, at, start, stop, out, make = _value(buffer, at, out, several[found], exact[found])
+            bad, at, start, stop, out, make = _value(buffer, at, out, several[j], exact[j])
             if bad != 0:
-                return bad, found, at, out
-            starts[found], ends[found], again[found] = start, stop, make
+                return bad, j, at, out
+            starts[j], ends[j], again[j] = start, stop, make
         at = space(buffer, at)
         if buffer[at] == _CLOSE:
             at = space(buffer, at + _U1)

@@ -23,7 +23,7 @@ _MEMO = 256
 
 @dataclass(frozen=True, slots=True)
 class JsonColumns:
-    """The columns that are asked for."""
+    """The requested columns."""
 
     names: Sequence[str]
     text: NDArray[np.uint8]
@@ -31,9 +31,9 @@ class JsonColumns:
     bounds: NDArray[np.int32]
     """int32[columns + 1]: where in `text` each begins."""
     several: NDArray[np.bool_]
-    """bool[columns]: whether all who read it take several values."""
+    """bool[columns]: whether every field that reads it accepts lists."""
     exact: NDArray[np.bool_]
-    """bool[columns]: whether somebody reads its numbers as text."""
+    """bool[columns]: whether a field reads its numbers as text."""
 
     @staticmethod
     def of(names: Sequence[str], spec: FeatureSpec) -> JsonColumns:
@@ -98,15 +98,15 @@ class JsonPiece:
                 return
             cells = Cells(lines.buffer, starts[:rows], ends[:rows])
             if flagged:
-                cells = _made(cells, again[:rows], status, column)
+                cells = _with_texts(cells, again[:rows], status, column)
             origin = JsonRows(lines, places[0, :rows], places[1, :rows], wanted.names)
             yield Block(cells, status[:rows], column[:rows], origin)
 
 
-def _made(
+def _with_texts(
     cells: Cells, again: NDArray[np.bool_], status: NDArray[np.uint8], column: NDArray[np.int32]
 ) -> Cells:
-    """The cells with the text of those that are JSON still; a bad one is noted."""
+    """The cells, where those that are still JSON become text; `status` and `column` get bad ones."""
     buffer, starts, ends = cells.buffer, cells.starts.copy(), cells.ends.copy()
     texts, at = [buffer], buffer.size
     for row, j in zip(*np.nonzero(again & (status[: len(cells), None] == 0)), strict=True):
@@ -124,10 +124,10 @@ def _made(
 
 
 class JsonLinesReader(LineReader):
-    """Splits a file of JSON objects; members that nobody asks for are skipped."""
+    """Splits a file of JSON objects; members that are not requested are skipped."""
 
     columns: Sequence[str]
-    """The names that its first rows have; later ones may have others."""
+    """The names in its first rows; later rows may have others."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec, *, read_bytes: int = READ_BYTES) -> None:
         """Opens the file. `read_bytes`: how much to read at a time."""
@@ -136,7 +136,7 @@ class JsonLinesReader(LineReader):
         self.columns = self._first_names()
 
     def require(self, columns: Sequence[str]) -> None:
-        """Does nothing: any row may have a member that those before it lack."""
+        """Does nothing: any row may have members that earlier rows lack."""
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         self._wanted = JsonColumns.of(columns, self._spec)

@@ -45,7 +45,7 @@ def _space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 @njit(nogil=True, cache=True, forceinline=True)
 def _ends_token(byte: np.uint8, stop: np.uint8) -> bool:
     """Whether it is white space, a newline, or the character that ends tokens in this format."""
-    return bool(byte in (_SPACE, _TAB, _RETURN, _NEWLINE, stop))
+    return bool(byte <= stop and byte in (_SPACE, _TAB, _RETURN, _NEWLINE, stop))
 
 
 @njit(nogil=True, cache=True)

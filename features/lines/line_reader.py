@@ -19,13 +19,13 @@ _ROWS = 2048  # of a block
 
 
 class LineReader:
-    """Whole lines of a file are a piece. Blank lines are no data."""
+    """Reads whole lines as pieces. Blank lines are not rows."""
 
     columns: Sequence[str]
     _comment: ClassVar[np.uint8] = NO_COMMENT
-    """The byte from which on a line is no data."""
+    """The byte that begins a comment."""
     _blank: ClassVar[str] = "blank lines"
-    """What a file may have that has no row."""
+    """What a file without rows consists of, for a message."""
 
     def __init__(self, path: InputFile, *, read_bytes: int = READ_BYTES, json: bool = False) -> None:
         """Opens the file. `read_bytes`: how much to read at a time; `json`: its lines may be JSON."""
@@ -56,7 +56,7 @@ class LineReader:
         return sum(rows for _, rows in self._counted())
 
     def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> Piece:
-        """These lines, of which so many are rows, with the columns that are asked for."""
+        """A piece of these lines, which have so many rows, with the requested columns."""
         raise NotImplementedError
 
     def _counted(self) -> Iterator[tuple[Lines, int]]:
@@ -79,7 +79,7 @@ class LinesPiece:
     columns: int
     """How many cells it finds in a row."""
     wanted: Sequence[int]
-    """The places of those that are asked for."""
+    """The places of the requested ones."""
 
     def blocks(self) -> Iterator[Block]:
         lines, begin = self.lines, self.lines.begin
@@ -98,8 +98,8 @@ class LinesPiece:
 class LibsvmReader(LineReader):
     """Splits rows of `label index:value index:value ...`, the format of libsvm and svmlight.
 
-    Everything from the first `#` of a line on is no data. A row whose label is not asked for may be without
-    one: its first token is then its first feature if it has a colon.
+    Everything from the first `#` of a line on is a comment. If labels are not requested, rows may lack them:
+    a first token with a colon is then a feature.
     """
 
     columns = (LABEL, FEATURES)

@@ -69,14 +69,14 @@ class CollisionCounter:
 
     def add(self, cells: Cells, status: NDArray[np.uint8]) -> None:
         """Takes in the rows whose `status` is 0."""
-        named = self._naming.of(cells, status)
-        self._rows += len(named)
+        rows = self._naming.of(cells, status)
+        self._rows += len(rows)
         self._hashes = [
-            np.union1d(seen, found.hashes) for seen, found in zip(self._hashes, named.features, strict=True)
+            np.union1d(seen, new.hashes) for seen, new in zip(self._hashes, rows.features, strict=True)
         ]
 
-    def found(self) -> Collisions:
-        """What the rows have shown."""
+    def collisions(self) -> Collisions:
+        """The features of the rows so far, and how many share a slot."""
         mask = np.uint64((1 << self._bits) - 1)
         slots = [np.maximum(hashes & mask, np.uint64(1)) for hashes in self._hashes]
         used, counts = np.unique(np.concatenate(slots), return_counts=True)

@@ -66,14 +66,14 @@ class Dictionary:
 
     def add(self, cells: Cells, status: NDArray[np.uint8]) -> None:
         """Counts the features of the rows whose `status` is 0."""
-        named = self._naming.of(cells, status)
-        self._rows += len(named)
-        found = [
+        rows = self._naming.of(cells, status)
+        self._rows += len(rows)
+        counted = [
             (number, *np.unique(features.hashes, return_index=True, return_counts=True))
-            for number, features in enumerate(named.features)
+            for number, features in enumerate(rows.features)
         ]
-        hashes, first, counts = (np.concatenate([each[k] for each in found]) for k in (1, 2, 3))
-        numbers = np.repeat([each[0] for each in found], [each[1].size for each in found])
+        hashes, first, counts = (np.concatenate([each[k] for each in counted]) for k in (1, 2, 3))
+        numbers = np.repeat([each[0] for each in counted], [each[1].size for each in counted])
         order = np.argsort(hashes)
         hashes, first, counts, numbers = hashes[order], first[order], counts[order], numbers[order]
         new = self._count_known(hashes, counts)
@@ -83,7 +83,7 @@ class Dictionary:
         texts = np.empty(new.size, object)
         for number in np.unique(numbers[new]).tolist():
             of_number = numbers[new] == number
-            texts[of_number] = named.texts(number, first[new[of_number]])
+            texts[of_number] = rows.texts(number, first[new[of_number]])
         missed = np.full(new.size, self._forgotten, np.int64)
         kept = self._counts.of(self._counts.most > least)
         places = np.searchsorted(kept.hashes, hashes[new])
@@ -115,15 +115,17 @@ class Dictionary:
         order = np.lexsort((counts.hashes, -counts.counts))[: self.size]
         slots = counts.hashes & np.uint64((1 << self._spec.bits) - 1)
         slots = np.maximum(slots, 1)[order]
-        found = [slots, counts.texts[order], counts.counts[order], counts.missed[order]]
+        columns = [slots, counts.texts[order], counts.counts[order], counts.missed[order]]
         if self._spec.bias and self._rows:
-            found = [
-                np.concatenate([[one], of]) for one, of in zip((0, "bias", self._rows, 0), found, strict=True)
+            columns = [
+                np.concatenate([[one], of])
+                for one, of in zip((0, "bias", self._rows, 0), columns, strict=True)
             ]
         types = (pa.uint64(), pa.string(), pa.int64(), pa.int64())
         names = ("slot", "feature", "count", "missed")
         return pa.table(
-            [pa.array(of.tolist(), type_) for of, type_ in zip(found, types, strict=True)], names=list(names)
+            [pa.array(of.tolist(), type_) for of, type_ in zip(columns, types, strict=True)],
+            names=list(names),
         )
 
 

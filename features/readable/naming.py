@@ -1,21 +1,23 @@
-"""`Naming`: the features of rows, field by field and cross by cross, each with a readable text."""
+"""`Naming`: the features of rows, each with a readable text; `window_names`: those that windows can give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, combinations, groupby, islice, product
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.features.batches import BatchBuilder
 from ctr.features.columns import Arrays, Column, Words
-from ctr.features.spec import Cross, FeatureSpec, InputField, columns_of, learnt_of
-from ctr.features.steps import STEPS
+from ctr.features.spec import Cross, FeatureSpec, InputField, Window, WindowField, columns_of, learnt_of
+from ctr.features.steps import STEPS, log_bounds
 from ctr.features.text import Cells, hash_bytes
-from ctr.features.transform import Transform
+from ctr.features.transform import Transform, seed_of
 
 MISSING = "(missing)"
 _LONGEST = 200  # characters of a value
@@ -61,7 +63,7 @@ class Naming:
 
     def of(self, cells: Cells, status: NDArray[np.uint8]) -> NamedRows:
         """The features of the rows whose `status` is 0; none of these may be bad."""
-        found: list[Features] = []
+        features: list[Features] = []
         for transform, places in zip(self._transforms, self._places, strict=True):
             own = Cells(
                 cells.buffer,
@@ -72,11 +74,11 @@ class Naming:
             transform.append(own, status.copy(), np.zeros(len(cells), np.int32), builder, 0)
             batch = builder.take()
             hashes = batch.slots.astype(np.uint64, copy=False)
-            found.append(Features(batch.indptr, hashes, batch.values))
-        named = NamedRows(self, cells, np.flatnonzero(status == 0), found[: len(self.fields)])
-        for cross, all_of in zip(self.crosses, found[len(self.fields) :], strict=True):
-            named.add_cross(cross, all_of)
-        return named
+            features.append(Features(batch.indptr, hashes, batch.values))
+        rows = NamedRows(self, cells, np.flatnonzero(status == 0), features[: len(self.fields)])
+        for cross, all_of in zip(self.crosses, features[len(self.fields) :], strict=True):
+            rows.add_cross(cross, all_of)
+        return rows
 
 
 class NamedRows:
@@ -132,9 +134,9 @@ class NamedRows:
             number = self._naming.names.index(part)
             bounds, hashes, _ = self.features[number]
             values = self._values(number, row)
-            named = list(zip(hashes[bounds[row] : bounds[row + 1]].tolist(), values, strict=True))
+            pairs = list(zip(hashes[bounds[row] : bounds[row + 1]].tolist(), values, strict=True))
             times = len(list(run))
-            some = (sorted(chosen) for chosen in combinations(named, times))
+            some = (sorted(chosen) for chosen in combinations(pairs, times))
             choices.append([chosen for chosen in some if len({hashed for hashed, _ in chosen}) == times])
         chosen = next(islice(product(*choices), nth, None))
         return " * ".join(text for _, text in chain(*chosen))
@@ -161,17 +163,17 @@ class _FieldTexts:
             return [MISSING]
         cell, *beside = cells
         for text in (cell, self._constant):
-            found = self._texts(text, *beside) if text else []
-            if len(found) == len(hashes):
-                return found
+            texts = self._texts(text, *beside) if text else []
+            if len(texts) == len(hashes):
+                return texts
         return [f"#{hashed:016x}" for hashed in hashes]  # of a step that does not tell them
 
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
     """The number of its bucket, or else the value itself."""
     make = STEPS[field.step].make
-    found = None if make is None else make(field, Column.repeated(text, 1), 0, learnt)
-    return [str(found.words.view(np.int64)[0])] if isinstance(found, Words) else [text]
+    value = None if make is None else make(field, Column.repeated(text, 1), 0, learnt)
+    return [str(value.words.view(np.int64)[0])] if isinstance(value, Words) else [text]
 
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:
@@ -185,3 +187,53 @@ def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Tran
         "crosses": crosses,
     }
     return Transform(spec.model_copy(update=changed), with_label=False)
+
+
+_UNITS = {
+    "count": "rows of",
+    "clicks": "clicks of",
+    "rate": "clicks per row of",
+    "since_last": "s since the last row of",
+}
+
+
+def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
+    """All buckets of the spec's window features, such as `ip.count.1h=[3, 5) rows of ip`; None: no windows.
+
+    Buckets of more rows or clicks than `most_rows` are left out: one that cannot occur would be one more text
+    of a slot that it shares. Columns are `slot`, `feature` and `count`, as in a dictionary; `count` is null,
+    as no rows are read. Crosses with features of windows are not among them.
+    """
+    if not spec.windows:
+        return None
+    slots, texts = [], []
+    for window in spec.windows:
+        for field in window.fields:
+            seed = seed_of(field.name, spec)
+            for bucket, low, high in _buckets(window, field, most_rows):
+                hashed = hash_bytes(bucket.to_bytes(8, "little"), seed)
+                slots.append(max(hashed & ((1 << spec.bits) - 1), 1))
+                unit = f"{_UNITS[field.kind]} {', '.join(window.key)}"
+                texts.append(f"{field.name}=[{low:.6g}, {high:.6g}) {unit}")
+    types = (pa.uint64(), pa.string(), pa.int64())
+    columns = (slots, texts, [None] * len(slots))
+    names = ["slot", "feature", "count"]
+    return pa.table([pa.array(each, type_) for each, type_ in zip(columns, types, strict=True)], names)
+
+
+def _buckets(window: Window, field: WindowField, most_rows: float) -> Iterator[tuple[int, float, float]]:
+    """The number of each, and from where to where it goes: see `write_features`."""
+    if field.kind == "rate":
+        bounds = [0.0, *window.rate_edges, math.inf]
+        yield from ((k, bounds[k], bounds[k + 1]) for k in range(len(bounds) - 1))
+        return
+    decays = field.span is not None and field.span.startswith("half_")
+    whole = field.kind != "since_last" and not decays
+    scale = 10.0 if decays else 1.0
+    most = window.expires / 1e6 if field.kind == "since_last" else most_rows * scale
+    for bucket in range(3 + int(math.log(max(most, 1.0)) ** 2)):
+        low, high = (bucket, bucket + 1) if bucket < 2 else log_bounds(bucket)
+        if whole:  # of some buckets no whole number is in
+            low, high = math.ceil(low), math.ceil(high)
+        if low < high:
+            yield bucket, low / scale, high / scale

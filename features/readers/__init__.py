@@ -10,6 +10,7 @@ from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
     from ctr.features.readers.condition import Condition, RowChoice
+    from ctr.features.readers.wrapped import SomeRowsPiece
 
 # Kernels that compare texts: a hashed data set needs none.
 __getattr__ = lazy_face(__name__, __file__)

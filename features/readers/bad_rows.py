@@ -1,4 +1,4 @@
-"""`BadRows`: which rows of the data were skipped, and the file they are kept in."""
+"""`BadRows`: the rows that were skipped; `Quarantine`: the file in which they are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ctr.errors import DataError, named
 from ctr.features.folder import remove_drafts, scratch_folder
 
 ALWAYS_ALLOWED = 10
-"""Bad rows that end no job, however few rows there are; but see `too_many`."""
+"""So few bad rows never end a job, however few rows there are; but see `too_many`."""
 EARLY_ROWS = 1_000_000
 """From so many rows on, a pass with too many bad ones ends at once, not only at its end."""
 
@@ -25,13 +25,13 @@ _EXAMPLES = 5
 
 
 class BadRows:
-    """The rows that the passes over the data left out, each once however many passes met it.
+    """The rows that passes over the data left out, each once however many passes met it.
 
-    What it takes does not grow with them: a pass meets all bad rows from its first row to the last one that
-    it has met. So by the first rows of passes it knows how many they have met, and the last one. Those of
-    several can be merged where passes that began at different rows had none in common, as over data shards.
+    Its memory is constant: a pass meets all bad rows from its first row to the last one so far, so it keeps,
+    by the first row of a pass, how many bad rows passes from there have met, and the last one. Several can be
+    merged if passes that began at different rows have no bad row in common, such as over data shards.
 
-    One thread may add rows while others look.
+    One thread may add rows while others read.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class BadRows:
 
     @property
     def count(self) -> int:
-        """All of them."""
+        """The number of bad rows."""
         return sum(count for count, _ in list(self._met.values()))
 
     @property
@@ -55,7 +55,7 @@ class BadRows:
         return tuple(self._examples)
 
     def count_from(self, start: int) -> int:
-        """Those that were met first by passes which began at this row."""
+        """The number of those that passes from this row on met first."""
         return self._met.get(start, (0, -1))[0]
 
     def follow(self) -> deque[NDArray[np.int64]]:
@@ -65,10 +65,10 @@ class BadRows:
         return follower
 
     def add(self, start: int, ordinals: NDArray[np.int64], explain: Callable[[int], str]) -> NDArray[np.intp]:
-        """Notes the rows at `ordinals` (int64, ascending, at least one), met by a pass that began at `start`.
+        """Adds the rows at `ordinals` (int64, ascending, at least one), met by a pass that began at `start`.
 
-        To be called in the order of the rows. Returns which of them were not known yet. `explain` says what
-        is wrong with the i-th of them; it is called for examples alone.
+        Call it in the order of the rows. Returns which of them are new. `explain` says what is wrong with the
+        i-th of them; it is called for examples only.
         """
         known = np.zeros(ordinals.size, np.bool_)
         for first, (_, last) in self._met.items():
@@ -84,7 +84,7 @@ class BadRows:
         return new
 
     def merge(self, other: BadRows) -> None:
-        """Adds what another has met of the same data."""
+        """Adds the bad rows that another has met in the same data."""
         for start, met in list(other._met.items()):
             self._met[start] = max(met, self._met.get(start, met))
         self._examples = list(dict.fromkeys([*self._examples, *other._examples]))[:_EXAMPLES]
@@ -97,11 +97,11 @@ class BadRows:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> BadRows:
-        """What `to_json` gave."""
+    def from_json(cls, entry: Mapping[str, Any]) -> BadRows:
+        """The object whose `to_json` this is."""
         bad = cls()
-        bad._met = {start: (count, last) for start, count, last in found["met"]}
-        bad._examples = list(found["examples"])
+        bad._met = {start: (count, last) for start, count, last in entry["met"]}
+        bad._examples = list(entry["examples"])
         return bad
 
 
@@ -115,7 +115,7 @@ def too_many(bad: int, rows: int, most: float) -> bool:
 
 
 def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> None:
-    """Raises DataError if too many of so many rows are bad, for these reasons; `first` tells of one."""
+    """Raises DataError if too many of `rows` are bad, for these reasons; `first` describes one."""
     bad = reasons.total()
     if not too_many(bad, rows, most):
         return
@@ -130,14 +130,14 @@ def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> No
 
 
 class Quarantine:
-    """A file of bad rows as they stood in the input.
+    """A file of bad rows, unchanged from the input.
 
-    There is none before the first row. Until `put_in_place` the rows wait in a hidden folder beside it: the
-    file of an earlier job is replaced by a whole one, and not at all if there is no bad row.
+    It is created with the first row, in a hidden folder beside its place until `put_in_place`: so it replaces
+    the file of an earlier job completely, or not at all if there is no bad row.
     """
 
     def __init__(self, path: Path) -> None:
-        """Touches nothing yet but what killed processes have left."""
+        """Removes only what killed processes have left behind."""
         self._path = path
         self._folder = ExitStack()  # closing it removes it
         self._waiting: Path | None = None

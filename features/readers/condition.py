@@ -16,6 +16,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.block import Block, Piece, Reader, require_wanted
 from ctr.features.columns import Column
 from ctr.features.readers.condition_kernels import compare_texts
+from ctr.features.readers.wrapped import ReaderAround
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
 from ctr.features.text import Cells, RowStatus, expected_time
 
@@ -61,7 +62,7 @@ class Comparison:
     time: Time | None = None
 
     def holds(self, column: Column) -> NDArray[np.bool_]:
-        """bool[rows]; a missing value, and text where a number or time is wanted, meets none."""
+        """bool[rows]; False where a value is missing, or is not a number or time if that is compared."""
         if self.time is not None or self.number is not None:
             typed = column.numbers if self.time is None else column.times(self.time.format)
             bound = self.number if self.time is None else self.time.value
@@ -72,8 +73,8 @@ class Comparison:
         buffer = column.buffer.view()
         buffer.flags.writeable = False
         compare_texts(buffer, column.starts, column.ends, column.status, value, order)
-        held: NDArray[np.bool_] = _OPERATORS[self.sign](order, 0)
-        return np.asarray(held & (column.status == 0) & (column.ends > column.starts), np.bool_)
+        holds: NDArray[np.bool_] = _OPERATORS[self.sign](order, 0)
+        return np.asarray(holds & (column.status == 0) & (column.ends > column.starts), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -109,18 +110,12 @@ class Condition:
         A time may be written as the column has it, or in ISO 8601. Raises SpecError for what is no time.
         """
         formats = dict(_times_in(spec))
-        return replace(
-            self,
-            alternatives=[
-                [
-                    each
-                    if each.column not in formats
-                    else replace(each, time=self._time(each, formats[each.column]))
-                    for each in terms
-                ]
-                for terms in self.alternatives
-            ],
-        )
+
+        def typed(each: Comparison) -> Comparison:
+            time = self._time(each, formats[each.column]) if each.column in formats else None
+            return replace(each, time=time)
+
+        return replace(self, alternatives=[[*map(typed, terms)] for terms in self.alternatives])
 
     def _time(self, comparison: Comparison, time_format: str | None) -> Time:
         value = Column.repeated(comparison.value, 1)
@@ -143,13 +138,11 @@ class Condition:
 
     def holds(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
         """bool[rows]: which rows meet it."""
-        found: NDArray[np.bool_] = np.logical_or.reduce(
-            [
-                np.logical_and.reduce([each.holds(columns[each.column]) for each in terms])
-                for terms in self.alternatives
-            ]
-        )
-        return found
+        alternatives = [
+            np.logical_and.reduce([each.holds(columns[each.column]) for each in terms])
+            for terms in self.alternatives
+        ]
+        return np.asarray(np.logical_or.reduce(alternatives), np.bool_)
 
 
 def _times_in(spec: FeatureSpec) -> Iterator[tuple[str, str | None]]:
@@ -162,16 +155,16 @@ def _times_in(spec: FeatureSpec) -> Iterator[tuple[str, str | None]]:
 
 
 def _comparison(part: str, text: str) -> Comparison:
-    found = _TERM.fullmatch(part)
-    if found is None or not found["value"]:
+    term = _TERM.fullmatch(part)
+    if term is None or not term["value"]:
         raise SpecError(
             f"the condition {text!r}: {part.strip()!r} is no comparison; write such as `click_time >="
             f" 2017-11-09`, with one of = != < <= > >=, and join several by `and` or `or`."
         )
-    column, value = found["column"], found["value"]
+    column, value = term["column"], term["value"]
     quoted = re.fullmatch(_QUOTED, value) is not None
     number = float(value) if not quoted and _NUMBER.fullmatch(value) else None
-    return Comparison(_unquoted(column), found["sign"], _unquoted(value), number)
+    return Comparison(_unquoted(column), term["sign"], _unquoted(value), number)
 
 
 def _unquoted(text: str) -> str:
@@ -191,11 +184,11 @@ class RowChoice:
 
     def applied(self, block: Block, columns: Sequence[str]) -> None:
         """Marks the rows of a block that are not chosen. Rows that cannot be read meet nothing."""
-        found = {
+        compared = {
             name: Column.of(block.cells, block.status, columns.index(name), slice(None))
             for name in self.condition.columns
         }
-        block.status[self.condition.holds(found) != self.meets] = RowStatus.ELSEWHERE
+        block.status[self.condition.holds(compared) != self.meets] = RowStatus.ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +213,12 @@ class _ChosenPiece:
             yield replace(block, cells=Cells(cells.buffer, starts, ends))
 
 
-class ChosenReader:
-    """Another reader's rows, of which those that are not chosen are `RowStatus.ELSEWHERE`."""
+class ChosenReader(ReaderAround):
+    """Another reader's rows; those that are not chosen have the status `RowStatus.ELSEWHERE`."""
 
     def __init__(self, path: object, reader: Reader, choice: RowChoice) -> None:
-        self._path, self._reader, self._choice = path, reader, choice
-        self.columns = reader.columns
-
-    def close(self) -> None:
-        self._reader.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._reader.fraction
+        super().__init__(reader)
+        self._path, self._choice = path, choice
 
     def require(self, columns: Sequence[str]) -> None:
         self._reader.require(columns)
@@ -240,13 +226,7 @@ class ChosenReader:
         why = f"which the condition {condition.text!r} compares"
         require_wanted(self._path, self._reader, condition.columns, why)
 
-    def count_rows(self) -> int:
-        return self._reader.count_rows()
-
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        every = self._all(columns)
-        for piece in self._reader.pieces(every):
-            yield _ChosenPiece(piece, every, len(columns), self._choice)
-
-    def _all(self, columns: Sequence[str]) -> list[str]:
-        return list(dict.fromkeys([*columns, *self._choice.condition.columns]))
+        needed = list(dict.fromkeys([*columns, *self._choice.condition.columns]))
+        for piece in self._reader.pieces(needed):
+            yield _ChosenPiece(piece, needed, len(columns), self._choice)

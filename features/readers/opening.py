@@ -6,7 +6,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
+from ctr.features import lines, tables  # lazy: a reader is loaded with the first file of its format
 from ctr.features.inputs import FileRows, InputFile, partition_columns, suffixes
+from ctr.features.readers.wrapped import PartitionedReader, SomeRowsReader
 from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
@@ -15,71 +17,32 @@ if TYPE_CHECKING:
     from ctr.features.lines import Labels
     from ctr.features.readers.condition import RowChoice
 
-# Readers are loaded with the first file of their format: a spec needs to know no more than what is below.
-
-
-def _open_delimited(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.lines import DelimitedReader
-
-    return DelimitedReader(path, spec, labels=labels)
-
-
-def _open_parquet(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.tables import ParquetReader
-
-    return ParquetReader(path, spec)
-
-
-def _open_arrow(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.tables import ArrowReader
-
-    return ArrowReader(path, spec)
-
-
-def _open_json_lines(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.lines import JsonLinesReader
-
-    return JsonLinesReader(path, spec)
-
-
-def _open_vw(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.lines import VwReader
-
-    return VwReader(path)
-
-
-def _open_libsvm(path: InputFile, spec: FeatureSpec, labels: Labels) -> Reader:
-    from ctr.features.lines import LibsvmReader
-
-    return LibsvmReader(path)
-
-
 for _format in (
     Format(
         "delimited",
-        _open_delimited,
+        lambda path, spec, labels: lines.DelimitedReader(path, spec, labels=labels),
         keys=("delimiter", "header", "quote", "columns", "ignore"),
     ),
     Format(
         "parquet",
-        _open_parquet,
+        lambda path, spec, _: tables.ParquetReader(path, spec),
         suffixes=(".parquet", ".pq"),
         begins=(PARQUET,),
     ),
     Format(
         "arrow",
-        _open_arrow,
+        lambda path, spec, _: tables.ArrowReader(path, spec),
         suffixes=(".arrow", ".arrows", ".ipc", ".feather"),
         begins=(ARROW_FILE, ARROW_STREAM),
     ),
     Format(
         "jsonl",
-        _open_json_lines,
+        lambda path, spec, _: lines.JsonLinesReader(path, spec),
         suffixes=(".jsonl", ".ndjson", ".json"),
     ),
     Format(
         "libsvm",
-        _open_libsvm,
+        lambda path, *_: lines.LibsvmReader(path),
         suffixes=(".libsvm", ".svm"),
         keys=(),
         label=LABEL,
@@ -87,7 +50,7 @@ for _format in (
     ),
     Format(
         "vw",
-        _open_vw,
+        lambda path, *_: lines.VwReader(path),
         suffixes=(".vw",),
         keys=(),
         label=LABEL,
@@ -103,30 +66,25 @@ def open_reader(
 ) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
 
-    Of `FileRows`, it gives the chosen rows alone. Rows that are not the `choice` have the status
+    The reader of `FileRows` returns only the chosen rows. Rows that do not meet the `choice` have the status
     `RowStatus.ELSEWHERE`.
 
-    Raises DataError for what is no file and for one that cannot be read, SpecError for a format that does not
-    go with the spec, and for a `choice` that compares a time with what is none.
+    Raises DataError for a path without a file and a file that cannot be read, SpecError for a format that
+    does not suit the spec, and for a `choice` that compares a time with text that is not a time.
     """
-    wanted = FORMATS[spec.source.format]
-    found = format_of(path) or wanted
-    if wanted.fields != found.fields:
+    of_spec = FORMATS[spec.source.format]
+    of_file = format_of(path) or of_spec
+    if of_spec.fields != of_file.fields:
         raise SpecError(
-            f"{path}: a file of format {found.name} does not go with a feature spec for"
-            f" {wanted.name}; take one such as {found.name if found.fields else 'criteo'}."
+            f"{path}: a file of format {of_file.name} does not go with a feature spec for"
+            f" {of_spec.name}; take one such as {of_file.name if of_file.fields else 'criteo'}."
         )
     if choice is not None:
         choice = choice.with_times(spec)
-    reader: Reader = found.open(path, spec, labels)
-    values = partition_columns(path)
-    if values:
-        from ctr.features.readers.wrapped import PartitionedReader
-
+    reader: Reader = of_file.open(path, spec, labels)
+    if values := partition_columns(path):
         reader = PartitionedReader(reader, values)
     if isinstance(path, FileRows):
-        from ctr.features.readers.wrapped import SomeRowsReader
-
         reader = SomeRowsReader(path, reader)
     if choice is not None:
         from ctr.features.readers.condition import ChosenReader
@@ -136,7 +94,7 @@ def open_reader(
 
 
 def format_of(path: InputFile) -> Format | None:
-    """The format that a file has by its first bytes or its name; None: delimited text, or a spec tells."""
+    """The format of a file by its first bytes or its name; None: as the spec says, or delimited text."""
     with closing(path.open()) as file:
         head = file.read(max(len(begin) for known in FORMATS.values() for begin in known.begins))
     ends = suffixes(path)

@@ -1,4 +1,4 @@
-"""Readers around another reader: with the columns of folders, or with some rows of the file only."""
+"""Readers around another reader: they add the columns of folders, or leave out rows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,40 @@ from ctr.features.inputs import FileRows
 from ctr.features.text import Cells
 
 
+class ReaderAround:
+    """Another reader, whose pieces a subclass changes."""
+
+    columns: Sequence[str]
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.columns = reader.columns
+
+    def close(self) -> None:
+        self._reader.close()
+
+    @property
+    def fraction(self) -> float:
+        return self._reader.fraction
+
+    def require(self, columns: Sequence[str]) -> None:
+        self._reader.require(columns)
+
+    def count_rows(self) -> int:
+        return self._reader.count_rows()
+
+
 @dataclass(frozen=True, slots=True)
 class _PartitionedPiece:
     """The rows of a piece, with the columns of the folders."""
 
     piece: Piece
     places: Sequence[int]
-    """For each column, which one of the file it is, or -1."""
+    """By column, its place in the file, or -1."""
     texts: Sequence[bytes]
-    """For each column, its value where it is none of the file."""
+    """By column, its value if it is not in the file."""
     constants: bytes
-    """All values of the folders: readers have them at the end of their buffers."""
+    """The values of all folders: readers keep them at the end of their buffers."""
 
     @property
     def rows(self) -> int:
@@ -37,7 +60,7 @@ class _PartitionedPiece:
     def _widened(self, cells: Cells) -> Cells:
         buffer = cells.buffer
         begin = buffer.size - len(self.constants)
-        if begin < 0 or buffer[begin:].tobytes() != self.constants:  # a reader that does without
+        if begin < 0 or buffer[begin:].tobytes() != self.constants:  # not this reader
             begin = buffer.size
             buffer = np.concatenate([buffer, np.frombuffer(self.constants, np.uint8)])
         shape = (len(cells), len(self.places))
@@ -49,28 +72,21 @@ class _PartitionedPiece:
         return Cells(buffer, starts, ends)
 
 
-class PartitionedReader:
-    """Another reader's rows; a column that the file itself has is the file's."""
+class PartitionedReader(ReaderAround):
+    """The rows of a file, with further columns, each of one value, from the names of the folders above it.
+
+    A column that the file itself has takes precedence.
+    """
 
     def __init__(self, reader: Reader, values: Mapping[str, bytes]) -> None:
         """`values`: of the folders above the file, by column (see `partition_columns`)."""
-        self._reader = reader
+        super().__init__(reader)
         self._values = values
         self._own = {name for name in values if name not in reader.columns}
-        self.columns: Sequence[str] = [*reader.columns, *self._own]
-
-    def close(self) -> None:
-        self._reader.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._reader.fraction
+        self.columns = [*reader.columns, *self._own]
 
     def require(self, columns: Sequence[str]) -> None:
         self._reader.require([name for name in columns if name not in self._own])
-
-    def count_rows(self) -> int:
-        return self._reader.count_rows()
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         if self._own.isdisjoint(columns):
@@ -103,10 +119,14 @@ class _SomeRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _SomeRowsPiece:
+class SomeRowsPiece:
+    """Some rows of a piece."""
+
     piece: Piece
     chosen: NDArray[np.bool_]
+    """bool[rows of the piece]."""
     rows: int
+    """How many are chosen."""
 
     def blocks(self) -> Iterator[Block]:
         at = 0
@@ -129,25 +149,15 @@ def _part_of(block: Block, rows: NDArray[np.int64]) -> Block:
     )
 
 
-class SomeRowsReader:
-    """Another reader's rows without those that are not chosen.
+class SomeRowsReader(ReaderAround):
+    """The chosen rows of a file, as if it had no others.
 
-    Reading raises DataError when the file, as its spec splits it, has not as many rows as it should.
+    Reading raises DataError when the file, split by its spec, does not have the expected number of rows.
     """
 
     def __init__(self, file: FileRows, reader: Reader) -> None:
-        self._file, self._reader = file, reader
-        self.columns = reader.columns
-
-    def close(self) -> None:
-        self._reader.close()
-
-    @property
-    def fraction(self) -> float:
-        return self._reader.fraction
-
-    def require(self, columns: Sequence[str]) -> None:
-        self._reader.require(columns)
+        super().__init__(reader)
+        self._file = file
 
     def count_rows(self) -> int:
         self._require_rows(self._reader.count_rows())
@@ -161,7 +171,7 @@ class SomeRowsReader:
                 self._require_rows(at)
             chosen = self._file.chosen(first, at)
             if rows := int(np.count_nonzero(chosen)):
-                yield _SomeRowsPiece(piece, chosen, rows)
+                yield SomeRowsPiece(piece, chosen, rows)
         self._require_rows(at)
 
     def _require_rows(self, rows: int) -> None:

@@ -39,7 +39,7 @@ def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 def _expanded(written: tuple[Cross | str, ...], info: ValidationInfo) -> tuple[Cross, ...]:
     if not {"fields", "groups", "most_features", "windows"} <= info.data.keys():
-        return ()  # one of these is wrong, which is told
+        return ()  # one of these is wrong and reported
     of_windows = [field for window in info.data["windows"] for field in window.fields]
     fields = {field.name: field for field in (*info.data["fields"], *of_windows)}
     return expand_crosses(written, fields, info.data["groups"], info.data["most_features"])
@@ -56,17 +56,17 @@ Groups = Annotated[dict[Name, Names], Field()]
 def expand_crosses(
     written: Sequence[Cross | str], fields: Mapping[str, InputField], groups: Mapping[str, Names], most: int
 ) -> tuple[Cross, ...]:
-    """The crosses that a spec means; raises `misfit` at the one that is wrong, or makes more than `most`."""
+    """All crosses of a spec; raises `misfit` for one that is wrong, or that makes more than `most`."""
     members = _members(fields, groups)
-    found: list[Cross] = []
+    expanded: list[Cross] = []
     origins: dict[str, int] = {}
     by_fields: dict[tuple[str, ...], tuple[int, bool]] = {}
-    left = _MOST_TRIED
+    budget = _MOST_TRIED
     for i, one in enumerate(written):
         short = isinstance(one, str)
         if isinstance(one, str):
-            choices = _choices(one, i, fields, members, left)
-            left -= math.prod(map(len, choices))
+            choices = _choices(one, i, fields, members, budget)
+            budget -= math.prod(map(len, choices))
             meant = _combinations(one, i, choices, most)
         else:
             meant = [one]
@@ -82,8 +82,8 @@ def expand_crosses(
             if same != i and (short or same_short):
                 raise misfit(place, f"{_TIMES.join(cross.of)!r} is there already, as crosses[{same}] has it")
             origins[cross.name] = i
-            found.append(cross)
-    return tuple(found)
+            expanded.append(cross)
+    return tuple(expanded)
 
 
 def _check_cross(cross: Cross, i: int, fields: Mapping[str, InputField]) -> None:
@@ -102,7 +102,7 @@ def _check_cross(cross: Cross, i: int, fields: Mapping[str, InputField]) -> None
 
 def _members(fields: Mapping[str, InputField], groups: Mapping[str, Names]) -> dict[str, tuple[str, ...]]:
     """The fields of each group."""
-    found = {}
+    members = {}
     for group, parts in groups.items():
         if group in fields:
             raise misfit(("groups", group), f"{group!r} is the name of a field already")
@@ -111,10 +111,10 @@ def _members(fields: Mapping[str, InputField], groups: Mapping[str, Names]) -> d
                 raise misfit(("groups", group, k), f"there is no field {part!r}; group names of `fields`")
         names = [(part,) if part in fields else _matching(part, fields) for part in parts]
         check_distinct([*chain(*names)], ("groups", group))
-        found[group] = tuple(chain(*names))
-        if not found[group]:
+        members[group] = tuple(chain(*names))
+        if not members[group]:
             raise misfit(("groups", group), "a group has at least one field")
-    return found
+    return members
 
 
 def _matching(pattern: str, fields: Mapping[str, InputField]) -> tuple[str, ...]:
@@ -124,24 +124,24 @@ def _matching(pattern: str, fields: Mapping[str, InputField]) -> tuple[str, ...]
 
 
 def _choices(
-    text: str, i: int, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]], left: int
+    text: str, i: int, fields: Mapping[str, InputField], members: Mapping[str, tuple[str, ...]], budget: int
 ) -> list[list[tuple[str, ...]]]:
-    """What text such as `site * user_*` puts together: what each part of it, or run of the same, may be.
+    """For each part of text such as `site * user_*`, or run of equal parts, the fields that it may be.
 
-    Raises `misfit` before there are more than `left` combinations.
+    Raises `misfit` if there would be more than `budget` combinations.
     """
     place: Place = ("crosses", i)
     parts = _BETWEEN.split(text.strip())
     if len(parts) < 2:
         raise misfit(place, f"{text!r} is no cross; write two fields or more with ` * ` between: site * hour")
     runs = [(part, len(list(run))) for part, run in groupby(parts)]
-    named = [(part,) if part in fields else _named(part, place, fields, members) for part, _ in runs]
+    meant = [(part,) if part in fields else _named(part, place, fields, members) for part, _ in runs]
     tried = math.prod(
         1 if part in fields else max(math.comb(len(names), times), 1)
-        for (part, times), names in zip(runs, named, strict=True)
+        for (part, times), names in zip(runs, meant, strict=True)
     )
-    if tried > left:
-        others = f" besides the {_MOST_TRIED - left:,} of other lines" if left < _MOST_TRIED else ""
+    if tried > budget:
+        others = f" besides the {_MOST_TRIED - budget:,} of other lines" if budget < _MOST_TRIED else ""
         raise misfit(
             place,
             f"{text!r} stands for up to {tried:,} crosses{others}, more than the {_MOST_TRIED:,} that a spec"
@@ -149,7 +149,7 @@ def _choices(
         )
     return [
         [(part,) * times] if part in fields else list(combinations(names, times))
-        for (part, times), names in zip(runs, named, strict=True)
+        for (part, times), names in zip(runs, meant, strict=True)
     ]
 
 
@@ -165,34 +165,34 @@ def _named(
         return names
     # Names with blanks need commas between them.
     listed = [name.strip() for name in inline[1].split(",")] if "," in inline[1] else inline[1].split()
-    found: dict[str, None] = {}
+    listed_fields: dict[str, None] = {}
     for name in filter(None, listed):
         names = (name,) if name in fields else members.get(name) or _matching(name, fields)
         if not names:
             raise misfit(place, f"there is no field, group or pattern of fields {name!r}, as in {part!r}")
-        found |= dict.fromkeys(names)
-    if not found:
+        listed_fields |= dict.fromkeys(names)
+    if not listed_fields:
         raise misfit(place, f"{part!r} is empty; write fields into it, such as [site hour]")
-    return tuple(found)
+    return tuple(listed_fields)
 
 
 def _combinations(text: str, i: int, choices: Sequence[Sequence[tuple[str, ...]]], most: int) -> list[Cross]:
     """Every combination of the choices of text such as `site * user_*`, each once."""
     place: Place = ("crosses", i)
     literal = Counter(_BETWEEN.split(text.strip()))
-    found: dict[frozenset[str], tuple[str, ...]] = {}
+    crosses: dict[frozenset[str], tuple[str, ...]] = {}
     for chosen in product(*choices):
         of = tuple(chain(*chosen))
         which = frozenset(of)
-        # What a group or pattern chose must not be there a second time.
+        # A field that a group or pattern stands for must not occur twice.
         if len(which) == len(of) or all(n <= max(literal[name], 1) for name, n in Counter(of).items()):
-            found.setdefault(which, of)
-    if not found:
+            crosses.setdefault(which, of)
+    if not crosses:
         raise misfit(place, f"{text!r} leaves nothing to cross: its parts are the same fields")
-    if len(found) > most:
+    if len(crosses) > most:
         raise misfit(
             place,
-            f"{text!r} stands for {len(found):,} crosses, more than the {most:,} of `most_features`; cross"
+            f"{text!r} stands for {len(crosses):,} crosses, more than the {most:,} of `most_features`; cross"
             " fewer fields, or raise that",
         )
-    return [Cross(name=_TIMES.join(of), of=of) for of in found.values()]
+    return [Cross(name=_TIMES.join(of), of=of) for of in crosses.values()]

@@ -1,4 +1,4 @@
-"""The fields of a spec: `InputField` and its kinds, of which a transform step may add more."""
+"""The fields of a spec: `InputField` and its kinds; transform steps can add more."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Names = Annotated[tuple[Name, ...], Field(strict=False)]
 
 
 class Constant(BaseModel):
-    """What stands for missing values."""
+    """A text that replaces missing values."""
 
     model_config = FROZEN
 
     value: Name
-    """A missing value becomes what it would become if this text stood in its cell."""
+    """A missing value is treated as if its cell had this text."""
 
 
 def _missing_of(data: Any, _: Any) -> Any:
@@ -39,51 +39,51 @@ Missing = Annotated[Literal["skip", "feature"] | Constant, WrapValidator(_missin
 
 
 class InputField(BaseModel):
-    """One column of the input and what becomes of it: what all kinds of fields have in common."""
+    """One column of the input and its transform: the keys that all kinds of fields share."""
 
     model_config = FROZEN
 
     name: Name
     type: str
     column: Name | None = None
-    """The column it reads; None: the one of its own name."""
+    """The column it reads; None: the column with the name of the field."""
     missing: Missing = "skip"
-    """`skip`: a missing value adds no feature; `feature`: it is a value like any other; or what stands
-    for it."""
+    """`skip`: a missing value adds no feature; `feature`: it is a value like any other; or a text that
+    replaces it."""
 
     several: ClassVar[bool] = False
-    """Whether an example may have any number of its features, each with a value."""
+    """Whether an example may have several of its features, each with a value."""
     not_crossed: ClassVar[str | None] = None
-    """Why it can be in no cross, for a message that begins with its name; None: it can."""
+    """Why it cannot be crossed, for a message that begins with its name; None: it can."""
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers, so that a fraction in JSON is as good as its text."""
+        """Whether its values are numbers, so that JSON may have fractions instead of text."""
         return False
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """The columns that it reads beside its own."""
+        """Further columns that it reads."""
         return ()
 
     @property
     def learns(self) -> tuple[str, ...]:
-        """Names of the arrays that a first pass over the data learns for it."""
+        """The names of the arrays that a first pass over the data learns for it."""
         return ()
 
     @property
     def step(self) -> str:
-        """The name of the transform step that it goes through."""
+        """The name of its transform step."""
         return self.type
 
     @property
     def constant(self) -> str | None:
-        """The text that stands for missing values."""
+        """The text that replaces missing values."""
         return self.missing.value if isinstance(self.missing, Constant) else None
 
     @property
     def at_most(self) -> int | None:
-        """How many features an example has of it at most; None: any number."""
+        """The most features that an example can have of it; None: no limit."""
         return None if self.several else 1
 
     def check(self, place: Place) -> None:
@@ -110,13 +110,13 @@ _KINDS: dict[str, dict[str | None, type[InputField]]] = {}
 
 
 def register_field(kind: type[InputField], transform: str | None = None) -> None:
-    """Let specs have fields of this kind: those with its `type` and, where there are several, `transform`."""
+    """Register a kind of field: for its `type` and, if the type has several kinds, this `transform`."""
     (type_,) = kind.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
     _KINDS.setdefault(type_, {})[transform] = kind
 
 
 def transforms_of(type_: str) -> list[str]:
-    """What `transform` may be in fields of this type."""
+    """The possible values of `transform` for fields of this type."""
     return [transform for transform in _KINDS[type_] if transform is not None]
 
 
@@ -154,7 +154,7 @@ _LEAST_SCALE, _MOST_SCALE = 1e-3, 1e3
 
 
 def wrong_scale(name: str, scale: float, names: Collection[str]) -> str | None:
-    """Why a field or cross of this name cannot have this scale in a spec with these `names`; None: it can."""
+    """Why this name cannot have this scale in a spec with these `names`; None: it can."""
     if name not in names:
         return f"there is no field or cross {name!r} to scale; the spec has {', '.join(names)}"
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
@@ -181,6 +181,23 @@ def one_of(names: Iterable[str]) -> str:
 def misfit(place: Place, problem: str) -> PydanticCustomError:
     """An error about one place of a spec whose parts are well-formed but do not fit together."""
     return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
+
+
+def check_increasing(numbers: Sequence[float], place: Place, what: str = "edges") -> None:
+    """Raise `misfit` unless the numbers in the list at `place` strictly increase."""
+    for k in range(1, len(numbers)):
+        if not numbers[k - 1] < numbers[k]:
+            raise misfit((*place, k), f"{what} must increase, got {numbers[k]:g} after {numbers[k - 1]:g}")
+
+
+def check_delimiter(delimiter: str, place: Place, *, quotes: bool) -> None:
+    """Raise `misfit` unless this character can separate cells; `quotes`: a quote cannot."""
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in ('\n\r"\0' if quotes else "\n\r\0"):
+        raise misfit(
+            place,
+            f"must be one ASCII character, not a {'quote or ' if quotes else ''}line end, got {delimiter!r};"
+            ' a tab is "\\t"',
+        )
 
 
 def check_distinct(names: Sequence[str], place: Place, *key: str) -> None:

@@ -59,16 +59,16 @@ LEARNT = "learnt.safetensors"
 
 
 class FittedSpec(FeatureSpec):
-    """A spec whose steps have learnt what they need; it stands wherever a spec does."""
+    """A spec with everything that its steps have learnt; it can be used wherever a spec can."""
 
     _learnt: bytes = PrivateAttr()
     """Arrays by `<field>/<array>`, as a safetensors file."""
 
     @staticmethod
     def of(spec: FeatureSpec, learnt: Mapping[str, NDArray[Any]], where: str = "") -> FeatureSpec:
-        """`spec` with the arrays of its fields; just `spec` if it has nothing to learn.
+        """`spec` with the arrays of its fields; `spec` itself if it has nothing to learn.
 
-        Raises SpecError, which begins with `where`, when the arrays are not those that its fields learn.
+        Raises SpecError, which begins with `where`, unless these are the arrays that its fields learn.
         """
         wanted = {f"{field.name}/{array}" for field in spec.all_fields for array in field.learns}
         if wanted != set(learnt):
@@ -93,28 +93,28 @@ class FittedSpec(FeatureSpec):
 
 
 def _without_folder(field: InputField) -> InputField:
-    """The field once its vocabulary is learnt: on other machines it stands elsewhere, or not at all."""
+    """The field without the folder of its vocabulary, which other machines may not have."""
     if not isinstance(field, ValueField) or field.vocabulary is None:
         return field
     return field.model_copy(update={"vocabulary": Path(field.vocabulary).name})
 
 
 def learnt_of(spec: FeatureSpec) -> dict[str, NDArray[Any]] | None:
-    """What a first pass learnt for `spec`, by `<field>/<array>`; None if that pass is still to come."""
+    """The arrays that a first pass learnt for `spec`, by `<field>/<array>`; None before that pass."""
     if isinstance(spec, FittedSpec):
         return load(spec._learnt)
     return None if any(field.learns for field in spec.all_fields) else {}
 
 
 def learnt_from(spec: FeatureSpec, fitted: FeatureSpec) -> bool:
-    """Whether `fitted` is the same transform as `spec`, or what that became as it learnt from some data."""
+    """Whether `fitted` is the same transform as `spec`, or `spec` after it was fitted on some data."""
     if learnt_of(spec) is None:
         return FeatureSpec.decisive(spec) == FeatureSpec.decisive(fitted)
     return spec.fingerprint == fitted.fingerprint
 
 
 def unfitted_fingerprint(spec: FeatureSpec) -> str:
-    """The fingerprint of `spec` without what a first pass learnt for it, the same before and after that."""
+    """The fingerprint of `spec` without learnt arrays: the same before and after fitting."""
     return digest(FeatureSpec.decisive(spec))
 
 
@@ -153,10 +153,10 @@ _FILES = frozenset({MANIFEST, SPEC, LEARNT})
 
 
 def load_spec(name_or_path: str | Path) -> FeatureSpec:
-    """The spec of that name that ships (`criteo`, `avazu`, `libsvm`, `vw`), or else that file's or folder's.
+    """The spec with that name that ships (`criteo`, `avazu`, `libsvm`, `vw`), or that of a file or folder.
 
-    A folder is a fitted spec, a hashed data set or a model: its spec has learnt what it needs. Raises
-    SpecError when there is none or it is wrong.
+    A folder is a fitted spec, a hashed data set or a model, whose spec is fitted. Raises SpecError when there
+    is none or it is wrong.
     """
     shipped = _shipped()
     path = shipped.get(str(name_or_path), Path(name_or_path))
@@ -177,7 +177,7 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
 
 
 def is_shipped(name: str | Path) -> bool:
-    """Whether a spec of that name ships with the package, so that `load_spec` takes it for no path."""
+    """Whether a spec of that name ships with the package, so that `load_spec` does not read it as a path."""
     return str(name) in _shipped()
 
 
@@ -191,7 +191,7 @@ def require_place_for_spec(folder: Path) -> None:
 
 
 def write_fitted_spec(spec: FeatureSpec, folder: Path) -> None:
-    """Write a spec, and what it has learnt, as a folder that `load_spec` reads. Raises DataError, OSError."""
+    """Write a spec with its learnt arrays as a folder that `load_spec` reads. Raises DataError, OSError."""
     require_place_for_spec(folder)
     manifest = {"format": _FITTED, "version": 1, "spec_fingerprint": spec.fingerprint}
     with replace_folder(folder) as draft:

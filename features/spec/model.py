@@ -1,4 +1,4 @@
-"""`FeatureSpec`: what the columns of raw data mean, and which features they become."""
+"""`FeatureSpec`: the meaning of the columns of raw data, and the features made from them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class FeatureSpec(BaseModel):
     groups: Groups = Field(default_factory=dict)
     """By name, fields that crosses name together."""
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """The most that an example may have, so that a cross too many does not fill the memory. Data that carries
-    its own features is not limited."""
+    """The most features of an example, so that one cross too many does not fill the memory. There is no limit
+    for data that carries its own features."""
     windows: Annotated[tuple[Window, ...], Field(strict=False)] = ()
     crosses: Crosses = ()
     scales: dict[Name, float] = Field(default_factory=dict)
-    """By field or cross, what the values of its features are multiplied by, 1 where none is given."""
+    """By field or cross, a factor of the values of its features; 1 if none is given."""
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSpec:
@@ -89,18 +89,18 @@ class FeatureSpec(BaseModel):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the fields, those of windows included, and of the crosses."""
+        """The names of all fields, including those of windows, and of the crosses."""
         return (*(field.name for field in self.all_fields), *(cross.name for cross in self.crosses))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, but for what was worked out of the spec as it was."""
+        """As pydantic's, but without the cached properties of the original."""
         copied = super().model_copy(update=update, deep=deep)
         for name in ("by_value", "fingerprint"):
             copied.__dict__.pop(name, None)
         return copied
 
     def with_scales(self, scales: Mapping[str, float]) -> Self:
-        """This spec with these scales in place of its own. Raises SpecError if it cannot have one of them."""
+        """This spec with these scales instead of its own. Raises SpecError for an impossible scale."""
         if scales and FORMATS[self.source.format].fields:
             raise SpecError(f"{self.source.format} data carries its own features, which have no scales.")
         names = dict.fromkeys(self.names)
@@ -110,7 +110,7 @@ class FeatureSpec(BaseModel):
         return self.model_copy(update={"scales": {**self.scales, **scales}})
 
     def of_fields(self, fields: Sequence[AnyField]) -> FeatureSpec:
-        """This spec with these of its fields alone, and the crosses of these; without windows."""
+        """This spec with only these fields and the crosses of them, without windows."""
         names = {field.name for field in fields}
         crosses = tuple(cross for cross in self.crosses if names.issuperset(cross.of))
         names.update(cross.name for cross in crosses)
@@ -127,19 +127,19 @@ class FeatureSpec(BaseModel):
 
     @property
     def has_values(self) -> bool:
-        """Whether features have values, which may be others than 1."""
+        """Whether features may have values other than 1."""
         return any(field.several for field in self.all_fields) or any(s != 1 for s in self.scales.values())
 
     @property
     def list_columns(self) -> frozenset[str]:
-        """The columns whose values may be lists: those that only fields of several texts read."""
+        """The columns whose values may be lists: those that are read only by fields with several texts."""
         fields = [f for f in self.fields if not f.several or isinstance(f, NumberField)]
         single = {column for field in fields for column in columns_of(field)}
         return frozenset(map(column_of, self.fields)) - single
 
     @cached_property
     def by_value(self) -> frozenset[str]:
-        """The columns that matter for nothing but features, each of which one of their values tells alone."""
+        """The columns used only for features that depend on one value of one column."""
         fields = [field for field in self.all_fields if field.several or field.beside]
         others = {column for field in fields for column in columns_of(field)}
         others.update(column for window in self.windows for column in (*window.key, window.time))
@@ -148,15 +148,15 @@ class FeatureSpec(BaseModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of all that decides which slots an example's values become.
+        """SHA-256, in hex, of everything that decides which slots the values of an example become.
 
-        Where the values stand (source, columns, label, weight) does not enter: data of one
-        fingerprint may be mixed.
+        It does not depend on where values stand (source, columns, label, weight): data with the same
+        fingerprint can be mixed.
         """
         return digest(self.decisive())
 
     def decisive(self) -> dict[str, Any]:
-        """What enters the fingerprint, as JSON values."""
+        """The content of the fingerprint, as JSON values."""
         # A key that is added here later enters only where it is not at its default, as in `_decisive`.
         decisive: dict[str, Any] = {
             "version": self.version,
@@ -176,13 +176,13 @@ class FeatureSpec(BaseModel):
         return decisive
 
     def to_yaml(self) -> str:
-        """YAML text that `parse_spec` reads back as an equal spec, whatever later defaults may be.
+        """YAML text that `parse_spec` reads as an equal spec, even if defaults change later.
 
-        Crosses are all written out.
+        All crosses are written out.
         """
         data = self.model_dump(mode="json") | {"source": self.source.to_yaml()}
         if self.most_features == FeatureSpec.model_fields["most_features"].default:
-            del data["most_features"]  # no feature depends on it, and earlier versions do not know it
+            del data["most_features"]  # no feature depends on it, and earlier versions reject it
         return dump_yaml(_without_empty(data))
 
 
@@ -197,11 +197,11 @@ _FIRST_KEYS = frozenset({"name", "type", "missing", "transform", "edges", "of"})
 
 
 def _decisive(part: InputField | Cross | Window) -> dict[str, Any]:
-    """What of a part of a spec enters the fingerprint.
+    """The entries of a part of a spec in the fingerprint.
 
-    Keys that came after `_FIRST_KEYS` enter only where they are not at their default, so that a new one
-    changes no fingerprint of a spec that does not use it: its models and data sets stay usable. What a
-    vocabulary holds enters as what is learnt from it.
+    Keys that are newer than `_FIRST_KEYS` enter only if they differ from their default, so that a new key
+    does not change the fingerprint of specs that do not use it: their models and data sets stay usable. The
+    content of a vocabulary enters through what is learnt from it.
     """
     fields = type(part).model_fields
     return {
@@ -248,10 +248,10 @@ def _check_columns(spec: FeatureSpec) -> None:
             if read in (spec.label, spec.weight):
                 raise misfit(used[-1][0], f"column {read!r} is the label or weight; it cannot be a field too")
     for i, window in enumerate(spec.windows):
-        found: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
-        found += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
-        used += found
-        for place, name in found:
+        columns: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
+        columns += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
+        used += columns
+        for place, name in columns:
             if name in (spec.label, spec.weight):
                 raise misfit(place, f"column {name!r} is the label or weight; a row is not to look at it")
     check_distinct(spec.source.ignore, ("source", "ignore"))
@@ -288,7 +288,7 @@ def _check_scales(spec: FeatureSpec) -> None:
 
 
 def _check_most(spec: FeatureSpec) -> None:
-    # What a list without a bound comes to is known with each row.
+    # Lists without a bound are checked row by row.
     bounds = {field.name: field.at_most or 0 for field in spec.all_fields}
     most = int(spec.bias) + sum(bounds.values())
     for cross in spec.crosses:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, Field, WrapValidator
 from pydantic_core import PydanticKnownError
 
-from ctr.features.spec.fields import FROZEN, InputField, misfit, one_of, transforms_of
+from ctr.features.spec.fields import FROZEN, InputField, check_increasing, misfit, one_of, transforms_of
 from ctr.features.spec.yaml_text import Place
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -96,12 +96,7 @@ class NumberField(InputField):
         for key, remedy in _NEEDED.items():
             if self.transform == _KEYS[key] and not getattr(self, key):
                 raise misfit(place, f"`{key}` is missing: {remedy}")
-        for k in range(1, len(self.edges)):
-            if not self.edges[k - 1] < self.edges[k]:
-                raise misfit(
-                    (*place, "edges", k),
-                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
-                )
+        check_increasing(self.edges, (*place, "edges"))
         self._check_steps(place)
 
     def _check_steps(self, place: Place) -> None:

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, model_validator
 from pydantic_core import PydanticKnownError
 
-from ctr.features.spec.fields import FROZEN, InputField, Names, check_distinct, misfit, one_of
+from ctr.features.spec.fields import (
+    FROZEN,
+    InputField,
+    Names,
+    check_delimiter,
+    check_distinct,
+    misfit,
+    one_of,
+)
 
 LABEL, WEIGHT, FEATURES = "label", "weight", "features"
 """The columns of rows without named ones: their first tokens, and all that follows."""
@@ -101,12 +109,7 @@ def check_source(source: Source) -> None:
         raise misfit(("source", "ignore"), f"{source.format} data has no named columns; remove it")
     if "delimiter" not in known:
         return
-    delimiter = source.delimiter
-    if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '\n\r"\0':
-        raise misfit(
-            ("source", "delimiter"),
-            f'must be one ASCII character, not a quote or line end, got {delimiter!r}; a tab is "\\t"',
-        )
+    check_delimiter(source.delimiter, ("source", "delimiter"), quotes=True)
     if source.header and source.columns:
         raise misfit(
             ("source", "columns"), "the header names the columns; remove this list or set header: false"

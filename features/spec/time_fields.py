@@ -1,4 +1,4 @@
-"""`TimeField`: columns of times, each replaced by an hour, a day or an age; the formats of times."""
+"""`TimeField`: columns of times, replaced by an hour, a day or an age; the formats of times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field
 
-from ctr.features.spec.fields import InputField, Name, misfit
+from ctr.features.spec.fields import InputField, Name, check_increasing, misfit
 from ctr.features.spec.yaml_text import Place
 
 UNIX = "unix"
@@ -25,19 +25,19 @@ DIRECTIVES = f"{_NUMBERS}bz"
 def parts_of(time_format: str) -> tuple[str, ...]:
     """A format's directives, such as `%Y`, and the text between them; ValueError says what is wrong."""
     parts: list[str] = []
-    for found in _PARTS.finditer(time_format):
-        letter, text = found.groups()
+    for match in _PARTS.finditer(time_format):
+        letter, text = match.groups()
         if text is not None or letter == "%":
             parts.append(text or "%")
             continue
         if not letter or letter not in DIRECTIVES:
             known = " ".join(f"%{each}" for each in DIRECTIVES)
             raise ValueError(
-                f"there is no directive {found[0]!r}; use {known}, or format: {UNIX} or {UNIX_MS}"
+                f"there is no directive {match[0]!r}; use {known}, or format: {UNIX} or {UNIX_MS}"
             )
-        if found[0] in parts:
-            raise ValueError(f"{found[0]} is there twice; leave one of them")
-        parts.append(found[0])
+        if match[0] in parts:
+            raise ValueError(f"{match[0]} is there twice; leave one of them")
+        parts.append(match[0])
     for same in (_YEAR, _MONTH):
         if len([part for part in parts if part in same]) > 1:
             raise ValueError(f"{' and '.join(same)} tell the same; leave one of them")
@@ -80,13 +80,9 @@ def is_number(part: str) -> bool:
 
 def _text_of_date(value: Any) -> Any:
     """YAML reads `2017-11-06` as a date."""
-    return (
-        value.isoformat(" ")
-        if hasattr(value, "hour")
-        else value.isoformat()
-        if isinstance(value, date)
-        else value
-    )
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    return value.isoformat() if isinstance(value, date) else value
 
 
 class TimeField(InputField):
@@ -99,7 +95,7 @@ class TimeField(InputField):
     format: Name | None = None
     """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601."""
     zone: Name | None = None
-    """The IANA name of the time zone in which hours and days are told; None: UTC."""
+    """The IANA name of the time zone for hours and days; None: UTC."""
     since: Annotated[Name | None, BeforeValidator(_text_of_date)] = None
     """For `age_days`: the time, in ISO 8601, from which days are counted."""
     since_column: Name | None = None
@@ -117,7 +113,7 @@ class TimeField(InputField):
 
     @property
     def since_us(self) -> int:
-        """`since` in microseconds since 1970, in UTC if it tells no offset. Raises ValueError."""
+        """`since` in microseconds since 1970, in UTC if it has no offset. Raises ValueError."""
         moment = datetime.fromisoformat(self.since or "")
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
@@ -150,12 +146,7 @@ class TimeField(InputField):
                 "the age of a time that stands for missing ones would depend on `since_column`; write"
                 " missing: feature or skip",
             )
-        for k in range(1, len(self.edges)):
-            if not self.edges[k - 1] < self.edges[k]:
-                raise misfit(
-                    (*place, "edges", k),
-                    f"edges must increase, got {self.edges[k]:g} after {self.edges[k - 1]:g}",
-                )
+        check_increasing(self.edges, (*place, "edges"))
 
     def _check_zone(self, place: Place) -> None:
         if self.zone is None:

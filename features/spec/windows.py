@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 from pydantic_core import PydanticCustomError
 
-from ctr.features.spec.fields import FROZEN, InputField, Name, check_distinct, misfit
+from ctr.features.spec.fields import FROZEN, InputField, Name, check_distinct, check_increasing, misfit
 from ctr.features.spec.time_fields import check_format
 from ctr.features.spec.yaml_text import Place
 
@@ -117,9 +117,7 @@ class Window(BaseModel):
         if self.delay is not None and not self.with_clicks:
             raise misfit((*place, "delay"), "it is for clicks and rate alone; remove it")
         self._check_durations(place)
-        for k in range(1, len(self.rate_edges)):
-            if not self.rate_edges[k - 1] < self.rate_edges[k]:
-                raise misfit((*place, "rate_edges", k), f"edges must increase, got {self.rate_edges[k]:g}")
+        check_increasing(self.rate_edges, (*place, "rate_edges"))
 
     def _check_durations(self, place: Place) -> None:
         if self.expire is not None and microseconds(self.expire) < 1:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ctr.features.spec.fields import InputField, Name, misfit
+from ctr.features.spec.fields import InputField, Name, check_delimiter, check_increasing, misfit
 from ctr.features.spec.yaml_text import Place
 
 _Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(strict=False)]
@@ -83,15 +83,9 @@ class ListField(ValueField):
 
     def check(self, place: Place) -> None:
         super().check(place)
-        delimiter = self.delimiter
-        if delimiter is not None and (
-            len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\n\r\0"
-        ):
-            raise misfit(
-                (*place, "delimiter"),
-                f'must be one ASCII character, not a line end, got {delimiter!r}; a tab is "\\t"',
-            )
-        if delimiter == ":" and self.counts:
+        if self.delimiter is not None:
+            check_delimiter(self.delimiter, (*place, "delimiter"), quotes=False)
+        if self.delimiter == ":" and self.counts:
             raise misfit((*place, "delimiter"), "with `counts` a colon is what a count stands behind")
 
 
@@ -118,9 +112,5 @@ class TextField(WordField):
             raise misfit(
                 place, "`words` or `chars` is missing: add words: [1, 2] for words and pairs of them"
             )
-        for key, sizes in (("words", self.words), ("chars", self.chars)):
-            for k in range(1, len(sizes)):
-                if not sizes[k - 1] < sizes[k]:
-                    raise misfit(
-                        (*place, key, k), f"sizes must increase, got {sizes[k]} after {sizes[k - 1]}"
-                    )
+        check_increasing(self.words, (*place, "words"), "sizes")
+        check_increasing(self.chars, (*place, "chars"), "sizes")

@@ -10,13 +10,18 @@ from ctr.features.text.value_text import BETWEEN_ELEMENTS
 from ctr.lazy import lazy_face
 
 if TYPE_CHECKING:
-    from ctr.features.text.coded import CodedCells, CodedColumns, Texts
+    from ctr.features.text.cells import CodedCells, CodedColumns, Texts
     from ctr.features.text.column_kernels import hash_columns, parse_columns
     from ctr.features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
     from ctr.features.text.hashing import hash_bytes
     from ctr.features.text.number_kernels import LOG_CELLS, log_cells
-    from ctr.features.text.quote_kernels import count_quoted, count_unquoted, scan_quoted
-    from ctr.features.text.scanner_kernels import count_lines, scan_plain
+    from ctr.features.text.scanner_kernels import (
+        count_lines,
+        count_quoted,
+        count_unquoted,
+        scan_plain,
+        scan_quoted,
+    )
     from ctr.features.text.text_file import READ_BYTES, Lines, TextFile
     from ctr.features.text.time_text import Times, expected_time, times_of
     from ctr.features.text.value_text import DIGITS_BELOW, text_of_json

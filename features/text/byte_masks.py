@@ -21,11 +21,11 @@ def _equal_bytes(typing_context: Any, buffer: Any, index: Any, byte: Any) -> Any
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         place = builder.gep(array.data, [arguments[1]])
-        found = builder.load(builder.bitcast(place, _BYTES.as_pointer()), align=1)
+        loaded = builder.load(builder.bitcast(place, _BYTES.as_pointer()), align=1)
         undefined = ir.Constant(_BYTES, ir.Undefined)
         single = builder.insert_element(undefined, arguments[2], ir.Constant(ir.IntType(32), 0))
-        wanted = builder.shuffle_vector(single, undefined, ir.Constant(_LANES, [0] * 64))
-        return builder.bitcast(builder.icmp_unsigned("==", found, wanted), ir.IntType(64))
+        repeated = builder.shuffle_vector(single, undefined, ir.Constant(_LANES, [0] * 64))
+        return builder.bitcast(builder.icmp_unsigned("==", loaded, repeated), ir.IntType(64))
 
     return types.uint64(buffer, types.intp, types.uint8), emit
 
@@ -46,8 +46,8 @@ def _count_bits(typing_context: Any, mask: Any) -> Any:
 
 
 def _equal_bytes_in_python(buffer: NDArray[np.uint8], index: np.intp | int, byte: np.uint8) -> np.uint64:
-    found = np.packbits(buffer[int(index) : int(index) + 64] == byte, bitorder="little")
-    return np.uint64(int.from_bytes(found.tobytes(), "little"))
+    bits = np.packbits(buffer[int(index) : int(index) + 64] == byte, bitorder="little")
+    return np.uint64(int.from_bytes(bits.tobytes(), "little"))
 
 
 def _lowest_bit_in_python(mask: np.uint64) -> np.uint64:

@@ -1,9 +1,10 @@
-"""`Cells`: rows of text cells, the one form that every kind of input is brought into."""
+"""`Cells`: rows of text cells, the form that every input is brought into; `CodedCells`: with dictionaries."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class Cells:
         return Cells(self.buffer, self.starts[first:last], self.ends[first:last])
 
     def kept(self) -> Cells:
-        """The same cells, with places of their own."""
+        """The same cells, with copies of their places."""
         return Cells(self.buffer, self.starts.copy(), self.ends.copy())
 
     def text(self, row: int, column: int) -> str:
@@ -120,3 +121,91 @@ def _utf8(text: str, row: int, column: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise DataError(f"rows[{row}].{column}: {text!r:.80} is not valid Unicode text.") from None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Texts:
+    """Texts anywhere in a buffer. The last text of a dictionary is empty: a missing value."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class CodedColumns:
+    """Columns whose cells are codes of texts, and other columns whose cells have places in `buffer`."""
+
+    dictionaries: Mapping[int, Texts]
+    """The texts, by column."""
+    codes: NDArray[np.int32]
+    """int32[dictionaries, rows]: the code of each cell in its column's dictionary."""
+    buffer: NDArray[np.uint8]
+    """The text of the other columns."""
+
+    @cached_property
+    def joined(self) -> NDArray[np.uint8]:
+        """The texts of all dictionaries, followed by `buffer`."""
+        return np.concatenate([*(texts.buffer for texts in self.dictionaries.values()), self.buffer])
+
+    def other_places(self, width: int) -> list[int]:
+        """The places of the columns, of `width`, that are not coded."""
+        return [j for j in range(width) if j not in self.dictionaries]
+
+
+class CodedCells(Cells):
+    """Some rows of such columns. The places of coded cells are computed on first use."""
+
+    others: Cells
+    """The cells of the columns that are not coded, in their order."""
+    columns: CodedColumns
+    first: int
+    """The first row in `columns.codes`."""
+
+    def __init__(self, others: Cells, columns: CodedColumns, first: int) -> None:
+        for name, value in {"others": others, "columns": columns, "first": first}.items():
+            object.__setattr__(self, name, value)  # as dataclasses that are frozen do
+
+    def __len__(self) -> int:
+        return len(self.others)
+
+    def part(self, first: int, last: int) -> CodedCells:
+        return CodedCells(self.others.part(first, last), self.columns, self.first + first)
+
+    def kept(self) -> Cells:
+        return self._placed
+
+    @property
+    def buffer(self) -> NDArray[np.uint8]:
+        return self._placed.buffer
+
+    @property
+    def starts(self) -> NDArray[np.int32]:
+        return self._placed.starts
+
+    @property
+    def ends(self) -> NDArray[np.int32]:
+        return self._placed.ends
+
+    @cached_property
+    def plain(self) -> Cells:
+        """All cells, where coded columns have empty places."""
+        width = len(self.columns.dictionaries) + self.others.starts.shape[1]
+        starts, ends = np.zeros((2, len(self), width), np.int32)
+        places = self.columns.other_places(width)
+        starts[:, places], ends[:, places] = self.others.starts, self.others.ends
+        return Cells(self.others.buffer, starts, ends)
+
+    @cached_property
+    def _placed(self) -> Cells:
+        """The same cells, all with their places."""
+        starts, ends = self.plain.starts.copy(), self.plain.ends.copy()
+        rows, base = slice(self.first, self.first + len(self)), 0
+        for codes, (column, texts) in zip(self.columns.codes, self.columns.dictionaries.items(), strict=True):
+            starts[:, column] = texts.starts[codes[rows]] + base
+            ends[:, column] = texts.ends[codes[rows]] + base
+            base += texts.buffer.size
+        places = self.columns.other_places(starts.shape[1])
+        starts[:, places] += base
+        ends[:, places] += base
+        return Cells(self.columns.joined, starts, ends)

@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: how it is compressed, and whether it holds rows of text at all."""
+"""The kind of a file by its first bytes: its compression, and whether it holds rows of text."""
 
 from __future__ import annotations
 
@@ -77,26 +77,30 @@ def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
 
 
 def require_text(path: InputFile, head: bytes, *, whole: bool = False, json: bool = False) -> None:
-    """Raises DataError if a file whose content begins with `head` is certainly no rows of text.
+    """Raises DataError if a file whose content begins with `head` certainly has no rows of text.
 
-    `whole`: it is all of the file. A few bytes without the end of a line tell nothing else. `json`: lines of
-    JSON are wanted.
+    `whole`: `head` is the whole file; a few bytes of a longer one may lack a line end. `json`: lines of JSON
+    are expected.
     """
-    what = next((what for magic, what in _OTHERS.items() if head.startswith(magic)), None)
-    if what is None and head[257:262] == b"ustar":
-        what = "a tar archive; unpack it and give the files in it"
-    if what is None and _is_utf16(head):
-        what = "text in UTF-16; save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`"
-    if what is None and (whole or len(head) >= 64) and _is_cr_only(head):
-        what = "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
-    if what is None and _HTML.match(head):
-        what = "a web page; perhaps the download gave an error page instead of the data"
-    if what is None and _JSON_OVER_LINES.match(head):
-        what = "JSON that is not one object a line; write it so, such as with `jq -c '.[]?'` or `jq -c .`"
-    if what is None and not json and _is_json_line(head):
-        what = "JSON lines; say `format: jsonl` in the spec's source, or name the file .jsonl"
-    if what is not None:
-        raise DataError(f"{path}: this is {what}.")
+    kinds = [what for magic, what in _OTHERS.items() if head.startswith(magic)]
+    if head[257:262] == b"ustar":
+        kinds.append("a tar archive; unpack it and give the files in it")
+    if _is_utf16(head):
+        kinds.append("text in UTF-16; save it as UTF-8, such as with `iconv -f UTF-16 -t UTF-8`")
+    if (whole or len(head) >= 64) and _is_cr_only(head):
+        kinds.append(
+            "text whose lines end with a carriage return alone; convert it, such as with `tr '\\r' '\\n'`"
+        )
+    if _HTML.match(head):
+        kinds.append("a web page; perhaps the download gave an error page instead of the data")
+    if _JSON_OVER_LINES.match(head):
+        kinds.append(
+            "JSON that is not one object a line; write it so, such as with `jq -c '.[]?'` or `jq -c .`"
+        )
+    if not json and _is_json_line(head):
+        kinds.append("JSON lines; say `format: jsonl` in the spec's source, or name the file .jsonl")
+    if kinds:
+        raise DataError(f"{path}: this is {kinds[0]}.")
 
 
 def _is_cr_only(head: bytes) -> bool:

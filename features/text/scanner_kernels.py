@@ -1,4 +1,4 @@
-"""Splitting delimited text into the cells that are needed.
+"""Splitting delimited text into the cells that are needed, with or without quotes around them.
 
 Without quotes, a mask of the separators is made for each 64 bytes, and their places are written out without
 asking how many there are, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
@@ -17,7 +17,9 @@ from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
 
 WRONG_COLUMNS = RowStatus.COLUMNS.value
-"""What can be wrong with a row when it is split; see `quote_kernels`, too."""
+TEXT_AFTER_QUOTE = RowStatus.TEXT_AFTER_QUOTE.value
+OPEN_QUOTE = RowStatus.OPEN_QUOTE.value
+"""What can be wrong with a row when it is split."""
 
 PADDING = 64
 """Bytes that must exist after the text in a buffer: the kernels read 64 at a time."""
@@ -26,7 +28,7 @@ PADDING = 64
 # the whole scan.
 _I0, _I1 = np.uintp(0), np.uintp(1)
 _U1 = np.uint64(1)
-_NEWLINE, _RETURN = np.uint8(10), np.uint8(13)
+_NEWLINE, _RETURN, _QUOTE = np.uint8(10), np.uint8(13), np.uint8(34)
 _WORD = np.uintp(64)
 _WRITTEN = np.uintp(14)  # separators written for each 64 bytes, found or not; Criteo's text has 11
 _CROWDED = np.uintp(4096)
@@ -65,7 +67,7 @@ def scan_plain(
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
     status: NDArray[np.uint8],
-    found: NDArray[np.int32],
+    cells: NDArray[np.int32],
     bounds: NDArray[np.int32],
 ) -> tuple[np.intp, np.intp]:
     """Splits up to `starts.shape[0]` rows of text without quoting.
@@ -97,7 +99,7 @@ def scan_plain(
             lowest = newlines & (~newlines + _U1)
             newlines ^= lowest
             last = known + np.uintp(count_bits(mask & (lowest - _U1)))
-            found[row] = np.int32(last - before)
+            cells[row] = np.int32(last - before)
             bounds[row + _I1] = separators[last] + np.int32(1)
             if last - before == expected:
                 status[row] = 0
@@ -167,3 +169,173 @@ def _cut_row(
         for j in range(cells):
             if before + np.uintp(wanted[j]) + _I1 == last:
                 ends[row, j] = newline - np.int32(1)
+
+
+@njit(nogil=True, cache=True)
+def scan_quoted(
+    buffer: NDArray[np.uint8],
+    begin: int,
+    end: int,
+    is_last: bool,
+    spare: int,
+    delimiter: int,
+    places: NDArray[np.int32],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    status: NDArray[np.uint8],
+    cells: NDArray[np.int32],
+    bounds: NDArray[np.int32],
+) -> tuple[np.intp, np.intp]:
+    """Splits up to `starts.shape[0]` rows of text in which a cell may stand in double quotes.
+
+    As `scan_plain`, except: column `k` of the file becomes cell `places[k]`, or none if that is -1. A cell
+    with doubled quotes is written once more, with single ones, at `buffer[spare:]`, where there is room
+    for `end - begin` bytes; the text itself is left as it is. A row whose last quote is not closed by
+    `end` is left for the next call, or has the status OPEN_QUOTE if `is_last`. TEXT_AFTER_QUOTE: a closing
+    quote is followed by neither a delimiter nor a line end; the row ends at the next newline then.
+    """
+    stop = np.uintp(end)
+    at = np.uintp(begin)
+    spare_at = np.uintp(spare)
+    row = _I0
+    bounds[_I0] = begin
+    while row < np.uintp(starts.shape[0]) and at < stop:
+        columns = 0
+        problem = 0
+        while True:
+            if buffer[at] == _QUOTE:
+                problem, start, last, at, spare_at = _cut_quoted(buffer, at, stop, delimiter, spare_at)
+                if problem == OPEN_QUOTE:
+                    break
+            else:
+                start = at
+                while buffer[at] != np.uint8(delimiter) and buffer[at] != _NEWLINE:
+                    at += _I1
+                last = at
+                if buffer[at] == _NEWLINE and at > start and buffer[at - _I1] == _RETURN:
+                    last -= _I1
+            if columns < places.size and places[np.uintp(columns)] >= 0:
+                starts[row, np.uintp(places[np.uintp(columns)])] = np.int32(start)
+                ends[row, np.uintp(places[np.uintp(columns)])] = np.int32(last)
+            columns += 1
+            at += _I1
+            if buffer[at - _I1] == _NEWLINE:
+                break
+        if problem == OPEN_QUOTE and not is_last:
+            break
+        if problem == 0 and columns != places.size:
+            problem = WRONG_COLUMNS
+        status[row] = problem
+        cells[row] = columns
+        row += _I1
+        bounds[row] = np.int32(at)
+    return np.intp(row), np.intp(bounds[row])
+
+
+@njit(nogil=True, cache=True)
+def count_unquoted(buffer: NDArray[np.uint8], begin: int, end: int, delimiter: int) -> np.intp:
+    """The newlines in this text, which `PADDING` bytes follow; -1 if a cell of it begins with a quote.
+
+    If none does, `scan_plain` splits it as `scan_quoted` would, in less than 0.6 of the time.
+    """
+    lines = np.uint64(0)
+    for at in range(begin, end, 64):
+        newlines, quotes = equal_bytes(buffer, at, _NEWLINE), equal_bytes(buffer, at, _QUOTE)
+        if end - at < 64:
+            inside = (_U1 << np.uint64(end - at)) - _U1
+            newlines &= inside
+            quotes &= inside
+        lines += count_bits(newlines)
+        while quotes:
+            place = np.uintp(at) + np.uintp(lowest_bit(quotes))
+            before = buffer[place - _I1] if place > np.uintp(begin) else _NEWLINE
+            if before == np.uint8(delimiter) or before == _NEWLINE:
+                return np.intp(-1)
+            quotes &= quotes - _U1
+    return np.intp(lines)
+
+
+@njit(nogil=True, cache=True)
+def count_quoted(
+    buffer: NDArray[np.uint8], begin: int, end: int, is_last: bool, delimiter: int
+) -> tuple[np.intp, np.intp]:
+    """The rows that `scan_quoted` finds in this text, and where they end."""
+    stop, at = np.uintp(end), np.uintp(begin)
+    rows, whole = _I0, at
+    while at < stop:  # outside of quotes
+        newlines = equal_bytes(buffer, np.intp(at), _NEWLINE)
+        size = min(lowest_bit(equal_bytes(buffer, np.intp(at), _QUOTE)), np.uint64(stop - at))
+        if size < np.uint64(_WORD):
+            newlines &= (_U1 << size) - _U1
+        while newlines:
+            whole = at + np.uintp(lowest_bit(newlines)) + _I1
+            newlines &= newlines - _U1
+            rows += _I1
+        at += np.uintp(size)
+        if size == np.uint64(_WORD) or at == stop:
+            continue
+        before = buffer[at - _I1] if at > np.uintp(begin) else _NEWLINE
+        if before != np.uint8(delimiter) and before != _NEWLINE:  # no quote at the start of a cell
+            at += _I1
+            continue
+        close, _ = _closing_quote(buffer, at + _I1, stop)
+        if close == stop:
+            return (np.intp(rows + _I1), np.intp(stop)) if is_last else (np.intp(rows), np.intp(whole))
+        _, at = _separator_after(buffer, close, delimiter)
+    return np.intp(rows), np.intp(whole)
+
+
+@njit(nogil=True, cache=True)
+def _cut_quoted(
+    buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp, delimiter: int, spare_at: np.uintp
+) -> tuple[int, np.uintp, np.uintp, np.uintp, np.uintp]:
+    """What is wrong with the cell whose quote is at `at`, its start, end and separator, and `spare_at`."""
+    start = at + _I1
+    close, doubled = _closing_quote(buffer, start, stop)
+    if close == stop:
+        return OPEN_QUOTE, start, stop, stop, spare_at
+    last = close
+    if doubled:
+        start, last, spare_at = _undouble(buffer, start, close, spare_at)
+    problem, at = _separator_after(buffer, close, delimiter)
+    return problem, start, last, at, spare_at
+
+
+@njit(nogil=True, cache=True)
+def _closing_quote(buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp) -> tuple[np.uintp, bool]:
+    """Where the quote that closes the cell at `at` is (or `stop`), and whether doubled ones precede it."""
+    doubled = False
+    while at < stop:
+        if buffer[at] == _QUOTE:
+            if at + _I1 == stop or buffer[at + _I1] != _QUOTE:
+                return at, doubled
+            doubled = True
+            at += _I1
+        at += _I1
+    return stop, doubled
+
+
+@njit(nogil=True, cache=True)
+def _separator_after(buffer: NDArray[np.uint8], close: np.uintp, delimiter: int) -> tuple[int, np.uintp]:
+    """What is wrong with the cell whose closing quote is at `close`, and its separator."""
+    at = close + _I1
+    if buffer[at] == _RETURN and buffer[at + _I1] == _NEWLINE:
+        at += _I1
+    if buffer[at] == np.uint8(delimiter) or buffer[at] == _NEWLINE:
+        return 0, at
+    while buffer[at] != _NEWLINE:
+        at += _I1
+    return TEXT_AFTER_QUOTE, at
+
+
+@njit(nogil=True, cache=True)
+def _undouble(
+    buffer: NDArray[np.uint8], start: np.uintp, end: np.uintp, spare_at: np.uintp
+) -> tuple[np.uintp, np.uintp, np.uintp]:
+    """Copies `buffer[start:end]` with each `""` as one quote; the copy's start and end, and the end again."""
+    first = spare_at
+    while start < end:
+        buffer[spare_at] = buffer[start]
+        spare_at += _I1
+        start += _I1 if buffer[start] != _QUOTE else _I1 + _I1
+    return first, spare_at, spare_at

@@ -1,4 +1,4 @@
-"""`TextFile`: a text file, compressed or not, as whole lines in a buffer; `Lines`: those that were taken."""
+"""`TextFile`: a text file, compressed or not, as whole lines in a buffer; `Lines`: some of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lines:
     begin: int
     end: int
     spare: int
-    """Where in `buffer` room for `end - begin` bytes of the caller's own begins."""
+    """Where in `buffer` scratch space of `end - begin` bytes for the caller begins."""
     line: int
     """The number of the first line, from 1."""
     is_last: bool
@@ -45,10 +45,10 @@ class Lines:
 
 
 class TextFile:
-    """The lines of a file: `lines` are those that are there, `take` takes them, `fill` reads on.
+    """The lines of a file: `lines` are those in the buffer, `take` removes them, `fill` reads more.
 
     Empty lines at the end of the file are left out, unless `keeps_empty` is set, and the last line always
-    ends with a newline. What was taken stays as it is. All errors are DataErrors that name the file.
+    ends with a newline. Lines that were taken stay valid. All errors are DataErrors that name the file.
     """
 
     path: InputFile
@@ -69,7 +69,7 @@ class TextFile:
         self.line = 1
         self.keeps_empty = False
         self._filled = 0
-        self._taken = False  # whether somebody has lines of the buffer
+        self._shared = False  # whether lines of the buffer were taken
         # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.wrapped`.
         self._constants = np.frombuffer(b"".join(partition_columns(path).values()), np.uint8)
         self._allocate(read_bytes)
@@ -95,26 +95,26 @@ class TextFile:
 
     @property
     def fraction(self) -> float:
-        """How much of the file, by its bytes, has been read, 0 to 1; 0 if that is not known."""
+        """The fraction of the file's bytes that has been read, 0 to 1; 0 if that is not known."""
         if self.is_last:
             return 1.0
         return min(self._raw.tell() / self.path.size, 1.0) if self.path.size else 0.0
 
     @property
     def lines(self) -> Lines:
-        """The lines that are there; valid until `fill`."""
+        """The lines in the buffer; valid until `fill`."""
         return Lines(self.path, self._buffer, self.begin, self.end, self._spare, self.line, self.is_last)
 
     def take(self, end: int, count: int | None = None) -> Lines:
-        """The lines up to `end`, which the file leaves alone from now on; `count`: their number, if known."""
+        """Remove and return the lines up to `end`, which stay valid; `count`: their number, if known."""
         last = self.is_last and end == self.end
         lines = Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, last)
         self.line += int(count_lines(self._buffer, self.begin, end)) if count is None else count
-        self.begin, self._taken = end, True
+        self.begin, self._shared = end, True
         return lines
 
     def take_line(self) -> bytes:
-        """The line at `begin`, without its end."""
+        """Remove and return the line at `begin`, without its end."""
         length = self._text(self.begin, self.end).index(b"\n") + 1
         line = self._text(self.begin, self.begin + length)
         self.begin += length
@@ -122,13 +122,13 @@ class TextFile:
         return line.rstrip(_LINE_ENDS)
 
     def fill(self) -> bool:
-        """Keeps the lines not taken yet and adds further ones; False if there are none."""
+        """Reads more lines behind those not taken yet; False at the end of the file."""
         if self.is_last:
             return False
         kept, known = self._filled - self.begin, self.end - self.begin
         if kept > self._capacity // 2:
             self._grow()
-        elif self._taken:
+        elif self._shared:
             self._move(self._capacity)
         elif self.begin:
             self._buffer[:kept] = self._buffer[self.begin : self._filled]
@@ -149,10 +149,10 @@ class TextFile:
         size = self._spare + capacity + PADDING
         self._buffer = np.empty(size + self._constants.size, np.uint8)
         self._buffer[size:] = self._constants
-        self._taken = False
+        self._shared = False
 
     def _move(self, capacity: int) -> None:
-        """Go on in a new buffer, with what has not been taken of the old one."""
+        """Continue in a new buffer, with the text of the old one that was not taken."""
         kept = self._buffer[self.begin : self._filled]
         self._allocate(capacity)
         self._buffer[: kept.size] = kept
@@ -168,9 +168,9 @@ class TextFile:
         self._move(2 * self._capacity)
 
     def _read(self) -> None:
-        room = self._buffer[self._filled : self._capacity].data
+        target = self._buffer[self._filled : self._capacity].data
         try:
-            count = self._stream.readinto(room)
+            count = self._stream.readinto(target)
         except (OSError, EOFError, ValueError, zlib.error, LZMAError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(
@@ -181,7 +181,7 @@ class TextFile:
         if self.is_last:
             self.path.require_unchanged(self._raw)
         buffer, filled = self._buffer, self._filled
-        # What is left of the text without the line ends at its end; they may turn out to be empty lines.
+        # Without line ends at the end of the text, which may turn out to be empty lines.
         text = filled if self.is_last else int(last_line_end(buffer, self.begin, filled))
         if self.keeps_empty:
             if self.is_last and text > self.begin and buffer[text - 1] != _LINE_ENDS[1]:

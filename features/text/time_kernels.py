@@ -57,10 +57,10 @@ def parse_times(
         if status[i] != 0:
             continue
         start, end = _stripped(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
-        found = MISSING
+        result = MISSING
         if start < end and not _is_none(buffer, start, end):
             if kind == NUMERIC:
-                found, values[i] = _parse_unix(buffer, start, end, unit)
+                result, values[i] = _parse_unix(buffer, start, end, unit)
             else:
                 _clear(fields)
                 ok = (
@@ -68,11 +68,11 @@ def parse_times(
                     if kind == ISO
                     else _parse_program(buffer, start, end, program, fields)
                 )
-                found = NUMBER if ok and _is_valid(fields) else GARBAGE
-                if found == NUMBER:
+                result = NUMBER if ok and _is_valid(fields) else GARBAGE
+                if result == NUMBER:
                     values[i] = _micros_of(fields)
-        present[i] = found == NUMBER
-        problem[i] = BAD_TIME if found == GARBAGE else 0
+        present[i] = result == NUMBER
+        problem[i] = BAD_TIME if result == GARBAGE else 0
 
 
 @njit(nogil=True, cache=True)

@@ -43,9 +43,9 @@ def times_of(
     `time_format`: None for ISO 8601, `unix` or `unix_ms`, or directives (see `parts_of`, which must take it).
     """
     rows = starts.size
-    found = Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
-    kernels.parse_times(buffer, starts, ends, status, *_program(time_format), *found)
-    return found
+    times = Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
+    kernels.parse_times(buffer, starts, ends, status, *_program(time_format), *times)
+    return times
 
 
 def expected_time(time_format: str | None) -> str:

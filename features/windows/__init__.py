@@ -1,8 +1,8 @@
-"""What earlier rows with the same key say of a row: counts, clicks and rates over sliding windows."""
+"""Counts, clicks and rates of the earlier rows with the same key, over sliding windows."""
 
-from ctr.features.windows.record_bytes import WindowRecords
 from ctr.features.windows.state import (
     WINDOW_FILE,
+    WindowRecords,
     difference,
     identity_of,
     load_windows,

@@ -8,7 +8,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.windows.record_kernels import add_to, is_full, move_back, move_on
+from ctr.features.windows.record_kernels import (
+    add_to,
+    copy_narrow,
+    copy_row,
+    entry_of,
+    fetch,
+    is_full,
+    is_narrow,
+    move_back,
+    move_on,
+    place_of,
+    row_of,
+    widen,
+)
 from ctr.features.windows.ring_kernels import (
     KEY,
     LAST,
@@ -24,16 +37,6 @@ from ctr.features.windows.ring_kernels import (
     tick,
 )
 from ctr.features.windows.row_kernels import NO_KEY, UNKNOWN, is_other_part, keep_share, write_features
-from ctr.features.windows.table_kernels import (
-    copy_narrow,
-    copy_row,
-    entry_of,
-    fetch,
-    is_narrow,
-    place_of,
-    row_of,
-    widen,
-)
 from ctr.numba_cache import njit
 
 _AHEAD = 64
@@ -107,7 +110,7 @@ def pass_by(
     numbers, spans, decay = layout.numbers, layout.spans, layout.decay
     edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
     sizes, table, clock, masks = records.sizes, records.table, records.clock, records.masks
-    narrow, bytes_, left = records.narrow, records.narrow_parts, records.narrow_sums
+    narrow, bytes_, sums_before = records.narrow, records.narrow_parts, records.narrow_sums
     wide, parts, before = records.wide, records.wide_parts, records.wide_sums
     mask_words, sums, overall, share = records.mask_words, records.sums, records.overall, records.share
     begin, seen = 8 * numbers.head, np.uint64(0)
@@ -131,14 +134,14 @@ def pass_by(
         row, small = row_of(table[place]), is_narrow(table[place])
         last = narrow[row, LAST] if small else wide[row, LAST]
         if small:
-            _sum_bytes(numbers, spans, decay, narrow, bytes_, left, row, time, clock, mask_words, sums)
+            _sum_bytes(numbers, spans, decay, narrow, bytes_, sums_before, row, time, clock, mask_words, sums)
         else:
             _sum(numbers, spans, decay, wide, parts, before, row, time, clock, masks, numbers.expires, sums)
         write_features(numbers, spans, edges, lowest, threshold, sums, share, time, last, i, words, present)
         if small and is_full(numbers, spans, bytes_, row, clock, True, clicked):
             row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
         if small:
-            add_to(numbers, spans, decay, narrow, bytes_, left, row, begin, clock, True, clicked)
+            add_to(numbers, spans, decay, narrow, bytes_, sums_before, row, begin, clock, True, clicked)
         else:
             add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, True, clicked)
         if time < wide[TOTALS, LAST]:
@@ -162,10 +165,10 @@ def add_clicks(
     """
     numbers, spans, decay = layout.numbers, layout.spans, layout.decay
     sizes, table, clock = records.sizes, records.table, records.clock
-    narrow, bytes_, left = records.narrow, records.narrow_parts, records.narrow_sums
+    narrow, bytes_, sums_before = records.narrow, records.narrow_parts, records.narrow_sums
     wide, parts, before = records.wide, records.wide_parts, records.wide_sums
     records.overall[:] = NOWHERE
-    begin, taken = 8 * numbers.head, 0
+    begin, added = 8 * numbers.head, 0
     oldest = sizes[3] - numbers.expires - numbers.slack
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
@@ -181,12 +184,12 @@ def add_clicks(
         if small and is_full(numbers, spans, bytes_, row, clock, False, True):
             row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
         if small:
-            add_to(numbers, spans, decay, narrow, bytes_, left, row, begin, clock, False, True)
+            add_to(numbers, spans, decay, narrow, bytes_, sums_before, row, begin, clock, False, True)
         else:
             add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, False, True)
         add_to(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, clock, False, True)
-        taken += 1
-    return taken
+        added += 1
+    return added
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)

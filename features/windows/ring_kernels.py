@@ -102,9 +102,9 @@ class Records(NamedTuple):
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def quotient(value: np.int64, by: np.int64) -> np.int64:
     """value // by, for `by` above 0. The division of two integers would take ten times as long."""
-    found = np.int64(np.float64(value) / np.float64(by))
-    rest = value - found * by
-    return np.int64(found - np.int64(rest < 0) + np.int64(rest >= by))
+    result = np.int64(np.float64(value) / np.float64(by))
+    rest = value - result * by
+    return np.int64(result - np.int64(rest < 0) + np.int64(rest >= by))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
@@ -230,18 +230,18 @@ def sum_decayed(
         ring, first = spans[span, RING], begin + spans[span, START]
         now, known = clock[span, NOW], clock[span, KNOWN]
         newest = quotient(records[row, LAST], spans[span, LENGTH])
-        left = left_after(decay, now - (newest - ring))
-        rows, known_rows, clicked = left * before[row, SUMS], 0.0, 0.0
+        weight = left_after(decay, now - (newest - ring))
+        rows, known_rows, clicked = weight * before[row, SUMS], 0.0, 0.0
         if numbers.with_clicks:
-            known_rows, clicked = rows, left * before[row, SUMS + 1]
+            known_rows, clicked = rows, weight * before[row, SUMS + 1]
         for part in range(newest - ring + 1, now + 1):
             at = clock[span, SLOT] - (now - part)
             at += ring if at < 0 else _I0
-            left = left_after(decay, now - part)
-            rows += left * np.float64(parts[row, first + at])
+            weight = left_after(decay, now - part)
+            rows += weight * np.float64(parts[row, first + at])
             if numbers.with_clicks and part <= known:
-                known_rows += left * np.float64(parts[row, first + at])
-                clicked += left * np.float64(parts[row, first + numbers.plane + at])
+                known_rows += weight * np.float64(parts[row, first + at])
+                clicked += weight * np.float64(parts[row, first + numbers.plane + at])
         sums[span, ROWS], sums[span, KNOWN_ROWS], sums[span, KNOWN_CLICKS] = rows, known_rows, clicked
 
 

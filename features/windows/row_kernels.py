@@ -44,8 +44,8 @@ def hash_key_part(
         if start == end:
             keys[i] = NO_KEY
         elif may_be_respelt(buffer, start, end):
-            present, found = hash_spelling(buffer, start, end, keys[i])
-            keys[i] = max(found, np.uint64(1)) if present else NO_KEY
+            present, hashed = hash_spelling(buffer, start, end, keys[i])
+            keys[i] = max(hashed, np.uint64(1)) if present else NO_KEY
         else:
             keys[i] = max(xxh64(buffer, start, end, keys[i]), np.uint64(1))
 

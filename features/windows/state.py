@@ -1,4 +1,4 @@
-"""The files that keep what `Windows` know: one per window, in the folder of a data set or model."""
+"""How windows are kept: `WindowRecords` as bytes by key, for Redis, and files in a data set or model."""
 
 from __future__ import annotations
 
@@ -6,16 +6,163 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from ctr.errors import DataError
 from ctr.features.folder import MANIFEST
 from ctr.features.spec import FeatureSpec
+from ctr.features.text import Cells
+from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
+from ctr.features.windows.table import WindowTable, layout_of
 from ctr.features.windows.windows import Windows
+
+_ROOM = 16
+"""For so many keys there is room in a table at first."""
+_AT_A_TIME = 1 << 16
+_TIME = struct.Struct("<q")
+
+
+class WindowRecords:
+    """Writes the records of a spec's windows as bytes, and reads some of them as `Windows`.
+
+    A record is the time of a key's last row, the sums of a half-life, if any, and the counters (see
+    `ring_kernels`), of one byte each, or four if one is above 255. Its name is two bytes for the window, and
+    the key. The totals are the latest time of each window and its record of all keys, with counters of four
+    bytes. The totals and the records of all keys of some rows are enough to make `Windows` for these rows.
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._layouts = [layout_of(window) for window in spec.windows]
+        self._nothing = Windows(spec, [WindowTable(layout, _ROOM) for layout in self._layouts])
+        self._forms = [
+            _Form(layout, table) for layout, table in zip(self._layouts, self._nothing.tables, strict=True)
+        ]
+
+    def names_in(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
+    ) -> list[bytes]:
+        """The names of the records that these rows read and change."""
+        return [
+            name
+            for k, keys in enumerate(self._nothing.keys_in(cells, status, columns, rows))
+            for name in _names(k, keys)
+        ]
+
+    def forgotten(self, totals: bytes, records: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+        """The names of those records that have expired for every later row, by the time in `totals`.
+
+        That is the time of events, which may pause, or come at any speed.
+        """
+        oldest, at = [], 0
+        for form, layout in zip(self._forms, self._layouts, strict=True):
+            (latest,) = _TIME.unpack_from(totals, at)
+            oldest.append(latest - int(layout.numbers.expires + layout.numbers.slack))
+            at += form.totals_bytes
+        return [name for name, value in records if _TIME.unpack_from(value)[0] < oldest[_window_of(name)]]
+
+    def windows(self, totals: bytes, records: Mapping[bytes, bytes]) -> Windows:
+        """Windows of these keys only. Raises ValueError for records of another spec."""
+        spec = self._nothing.spec
+        by_window: list[dict[bytes, bytes]] = [{} for _ in self._forms]
+        for name, value in records.items():
+            by_window[_window_of(name)][name] = value
+        if len(totals) != sum(form.totals_bytes for form in self._forms):
+            raise ValueError("the totals are not those of these windows")
+        tables, at = [], 0
+        for form, layout, of_window in zip(self._forms, self._layouts, by_window, strict=True):
+            table = WindowTable(layout, _ROOM)
+            form.load(table, totals[at : at + form.totals_bytes], of_window)
+            at += form.totals_bytes
+            tables.append(table)
+        return Windows(spec, tables)
+
+    def totals(self, windows: Windows) -> bytes:
+        """The totals of all keys."""
+        return b"".join(map(_totals_of, windows.tables))
+
+    def records(self, windows: Windows) -> Iterator[tuple[bytes, bytes]]:
+        """Name and value for all keys; windows with the same content give the same records."""
+        for k, (form, table) in enumerate(zip(self._forms, windows.tables, strict=True)):
+            yield from form.records(k, table)
+
+
+class _Form:
+    """How many bytes the records of a window have."""
+
+    def __init__(self, layout: Layout, table: WindowTable) -> None:
+        narrow, wide = table.rows
+        self._head = int(layout.numbers.head)
+        self._columns = narrow.shape[1], wide.shape[1]
+        self.totals_bytes = 8 * wide.shape[1]
+
+    def load(self, table: WindowTable, totals: bytes, records: Mapping[bytes, bytes]) -> None:
+        """Replace the content of the table."""
+        small, large = (8 * (columns - 1) for columns in self._columns)
+        narrow = {name: value for name, value in records.items() if len(value) == small}
+        wide = {name: value for name, value in records.items() if len(value) == large and large != small}
+        if len(narrow) + len(wide) < len(records):
+            raise ValueError("a record is not one of this window")
+        rows = np.empty((LOOKED + 1 + len(wide), self._columns[1]), np.int64)
+        rows[: LOOKED + 1] = 0
+        rows[TOTALS, LAST:] = np.frombuffer(totals, np.int64, offset=8)
+        _fill(rows[LOOKED + 1 :], wide)
+        bytes_ = np.empty((len(narrow), self._columns[0]), np.int64)
+        _fill(bytes_, narrow)
+        (latest,) = _TIME.unpack_from(totals)
+        table.adopt(latest, bytes_, rows)
+
+    def records(self, k: int, table: WindowTable) -> Iterator[tuple[bytes, bytes]]:
+        """Name and value of each."""
+        narrow, wide = table.rows
+        for rows in _blocks(narrow):
+            yield from _values(k, rows[rows[:, KEY] != 0])
+        for rows in _blocks(wide[LOOKED + 1 :]):
+            counters = rows[:, self._head :].view(np.uint32)
+            is_small = counters.max(axis=1, initial=0) < 256  # those that were wide only for some time
+            counters = counters[is_small].astype(np.uint8).view(np.int64)
+            yield from _values(k, np.concatenate([rows[is_small, : self._head], counters], axis=1))
+            yield from _values(k, rows[~is_small])
+
+
+def _window_of(name: bytes) -> int:
+    return int.from_bytes(name[:2], "big")
+
+
+def _totals_of(table: WindowTable) -> bytes:
+    _, wide = table.rows
+    return _TIME.pack(table.end) + wide[TOTALS, LAST:].tobytes()
+
+
+def _fill(rows: NDArray[np.int64], records: Mapping[bytes, bytes]) -> None:
+    """Write records as rows."""
+    if records:
+        names = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), 10)
+        rows[:, KEY] = np.ascontiguousarray(names[:, 2:]).view(np.int64)[:, 0]
+        rows[:, LAST:] = np.frombuffer(b"".join(records.values()), np.int64).reshape(len(records), -1)
+
+
+def _blocks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    return (rows[first : first + _AT_A_TIME] for first in range(0, len(rows), _AT_A_TIME))
+
+
+def _values(k: int, rows: NDArray[np.int64]) -> Iterator[tuple[bytes, bytes]]:
+    """Rows as records."""
+    content, size = rows[:, LAST:].tobytes(), 8 * (rows.shape[1] - 1)
+    names = _names(k, rows[:, KEY])
+    return ((name, content[i * size : (i + 1) * size]) for i, name in enumerate(names))
+
+
+def _names(k: int, keys: NDArray[np.uint64] | NDArray[np.int64]) -> list[bytes]:
+    content, window = keys.tobytes(), k.to_bytes(2, "big")
+    return [window + content[i : i + 8] for i in range(0, len(content), 8)]
+
 
 WINDOW_FILE = re.compile(r"window-[0-9]{2,}\.safetensors")
 """The names that such files have."""
@@ -45,9 +192,9 @@ def sha256_of(path: Path) -> str:
 
 
 def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
-    """What the files in the folder of a data set or model say, for the windows of `spec`: see `read_windows`.
+    """The windows of `spec` from the files in the folder of a data set or model: see `read_windows`.
 
-    Raises DataError also when there are none, or they are not those that its manifest names.
+    Raises DataError also when files are missing, or are not those that the manifest names.
     """
     try:
         sums = json.loads((folder / MANIFEST).read_bytes()).get("sha256", {})
@@ -79,9 +226,9 @@ def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
 
 
 def read_windows(spec: FeatureSpec, read: Callable[[str], bytes], where: str) -> Windows:
-    """What was written for the windows of `spec`; `read` gives the content of a file by its name.
+    """The windows that were written for `spec`; `read` returns the content of a file by its name.
 
-    Raises DataError, which begins with `where`, for files of other windows, and for torn ones.
+    Raises DataError, which begins with `where`, for files of other windows, and for damaged ones.
     """
     windows = Windows(spec)
     for k, name in enumerate(window_files(spec)):
@@ -101,12 +248,12 @@ def read_windows(spec: FeatureSpec, read: Callable[[str], bytes], where: str) ->
 
 
 def identity_of(spec: FeatureSpec) -> str:
-    """What must be the same for all windows of `spec` to go on from what others know: a JSON list."""
+    """The settings that other windows must share for those of `spec` to continue from them: a JSON list."""
     return json.dumps([json.loads(_identity(spec, k)) for k in range(len(spec.windows))], sort_keys=True)
 
 
 def difference(there: str, here: str) -> str:
-    """What two that are not the same say differently."""
+    """In which settings two identities differ."""
     before, now = json.loads(there), json.loads(here)
     if len(before) != len(now):
         return f"there are {len(before)} windows and here {len(now)}"
@@ -119,6 +266,6 @@ def difference(there: str, here: str) -> str:
 
 
 def _identity(spec: FeatureSpec, k: int) -> str:
-    """What must be the same for a window to go on from another one's files."""
+    """The settings that two windows must share for one to continue from the other's files."""
     window = spec.windows[k].model_dump(mode="json", exclude={"time", "rate_edges", "strength", "format"})
     return json.dumps({"seed": spec.seed, **window}, sort_keys=True)

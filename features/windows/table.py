@@ -1,4 +1,4 @@
-"""`WindowTable`: what one window knows of its keys, in arrays that grow."""
+"""`WindowTable`: the records of one window by key, in arrays that grow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import PARTS, Window, microseconds
 from ctr.features.text import LOG_CELLS, log_cells
+from ctr.features.windows.record_kernels import keep_later
 from ctr.features.windows.ring_kernels import (
     CLICKS,
     COUNT,
@@ -28,7 +29,6 @@ from ctr.features.windows.ring_kernels import (
     Numbers,
     Records,
 )
-from ctr.features.windows.table_kernels import keep_later
 
 _BEGINNING = -(1 << 61)
 """The latest time, in microseconds, before there was a row."""
@@ -48,7 +48,7 @@ class WindowTable:
     layout: Layout
 
     def __init__(self, layout: Layout, least: int = _LEAST) -> None:
-        """Knows nothing, and makes room for at least so many keys at a time."""
+        """An empty table, which grows by at least so many keys at a time."""
         self.layout = layout
         numbers, spans = layout.numbers, len(layout.spans)
         counters = int(numbers.plane) * (2 if numbers.with_clicks else 1)
@@ -66,7 +66,7 @@ class WindowTable:
 
     @property
     def records(self) -> Records:
-        """For kernels that take in nothing: see `ready`."""
+        """For kernels that add nothing: see `ready`."""
         narrow, wide, (clock, masks) = self._narrow, self._wide, self._of_time
         return Records(
             self._sizes,
@@ -90,7 +90,7 @@ class WindowTable:
 
     @property
     def keys(self) -> int:
-        """How many it knows, expired ones that have not been dropped yet among them."""
+        """How many keys it has, including expired ones that are not dropped yet."""
         return int(self._sizes[0])
 
     @property
@@ -99,7 +99,7 @@ class WindowTable:
         return self._table.nbytes + self._narrow.nbytes + self._wide.nbytes
 
     def ready(self, rows: int) -> Records:
-        """Its arrays with room for so many more rows, whatever their keys."""
+        """Its arrays, with space for so many more rows with any keys."""
         if self._sizes[3] - self._swept > self.layout.numbers.expires // _SWEEPS:
             self._sweep()
         size = self._table.size
@@ -107,11 +107,11 @@ class WindowTable:
             size *= 2
         if size > self._table.size:
             self._enter(size)
-        self._narrow = self._with_room(self._narrow, int(self._sizes[1]) + rows)
-        self._wide = self._with_room(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
+        self._narrow = self._grown(self._narrow, int(self._sizes[1]) + rows)
+        self._wide = self._grown(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
         return self.records
 
-    def _with_room(self, records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    def _grown(self, records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
         """The same array, or a longer one."""
         if rows > len(records):
             # Where there is nothing else that looks at it, memory is moved by the system and not copied.
@@ -120,7 +120,7 @@ class WindowTable:
         return records
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that it knows, the same whenever the same rows have been taken in; `restore` reads it back."""
+        """Its content, which depends only on the rows that were added; `restore` reads it back."""
         self._sweep()
         wide = self._read(self._wide[: int(self._sizes[2])], np.uint32)
         small = np.maximum.reduce([array.max(axis=1, initial=0) for array in wide[2:4]]) < _NARROW
@@ -132,11 +132,13 @@ class WindowTable:
                 for array, more in zip(narrow, wide, strict=True)
             ]
         small[LOOKED] = True
-        found: dict[str, NDArray[Any]] = {"latest": self._sizes[3:].copy()}
+        arrays_by_name: dict[str, NDArray[Any]] = {"latest": self._sizes[3:].copy()}
         for size, arrays in (("narrow", narrow), ("wide", [array[~small] for array in wide])):
             order = np.argsort(arrays[0])
-            found |= {f"{size}.{name}": array[order] for name, array in zip(_NAMES, arrays, strict=True)}
-        return found
+            arrays_by_name |= {
+                f"{size}.{name}": array[order] for name, array in zip(_NAMES, arrays, strict=True)
+            }
+        return arrays_by_name
 
     def _read(self, records: NDArray[np.int64], counter: type[np.unsignedinteger[Any]]) -> list[NDArray[Any]]:
         """Records as arrays: keys, times, counters of rows and of clicks, sums."""
@@ -150,7 +152,7 @@ class WindowTable:
         ]
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Knows what `arrays` of a table of the same window were made of; any others raise ValueError."""
+        """Replaces the content by `arrays` of a table of the same window; others raise ValueError."""
         if _kinds(arrays) != _kinds(self.arrays()):
             raise ValueError("its arrays are not those of this window")
         narrow, wide = ([arrays[f"{size}.{name}"] for name in _NAMES] for size in ("narrow", "wide"))
@@ -180,7 +182,7 @@ class WindowTable:
         return self._narrow[: int(self._sizes[1])], self._wide[: int(self._sizes[2])]
 
     def adopt(self, latest: int, narrow: NDArray[np.int64], wide: NDArray[np.int64]) -> None:
-        """Know these rows, of keys that differ, and nothing else; those that have expired are dropped."""
+        """Replace the content by these rows, of distinct keys; expired ones are dropped."""
         self._sizes[:] = [0, len(narrow), len(wide), latest]
         self._narrow, self._wide = narrow, wide
         self._of_all[0][:] = _BEGINNING
@@ -196,7 +198,7 @@ class WindowTable:
         self._enter(self._table.size)
 
     def _enter(self, size: int) -> None:
-        """Make the hash table anew, of this size, with those keys that have not expired."""
+        """Rebuild the hash table with this size, without expired keys."""
         if size == self._table.size:
             self._table[:] = 0
         else:
@@ -244,12 +246,12 @@ def layout_of(window: Window) -> Layout:
 
 def _decay() -> NDArray[np.float64]:
     """float64[1024]: 2 ** (-k / 16), of square roots and products alone, which all machines compute alike."""
-    left = np.ones(64 * PARTS)
+    decay = np.ones(64 * PARTS)
     root = 0.5
     for bit in (8, 4, 2, 1):
         root = math.sqrt(root)
-        left[np.arange(left.size) & bit != 0] *= root
-    return left * 0.5 ** (np.arange(left.size) // PARTS)
+        decay[np.arange(decay.size) & bit != 0] *= root
+    return decay * 0.5 ** (np.arange(decay.size) // PARTS)
 
 
 def _kinds(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

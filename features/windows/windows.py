@@ -1,4 +1,4 @@
-"""`Windows`: what all windows of a spec know, and the features that it gives a row."""
+"""`Windows`: the earlier rows that the windows of a spec keep, and the features they give a row."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from ctr.features.windows.table import WindowTable, layout_of
 
 
 class ServedHistory(History, Protocol):
-    """What windows know of earlier rows, where later ones are told as events; see `Windows`."""
+    """A history of rows to which events are added; see `Windows`."""
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
-        """Takes in rows whose clicks are not known yet; how many of them count."""
+        """Adds rows whose clicks are not known yet; returns how many count."""
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
-        """Takes in clicks on such rows; how many of them count."""
+        """Adds clicks on such rows; returns how many count."""
 
 
 class Windows:
-    """The rows taken in so far, as far as the windows of `spec` look back.
+    """The rows added so far, as far as the windows of `spec` look back.
 
-    Any number of threads may use it; a row is taken in as a whole before the next one is looked at.
+    Any number of threads may use it; each call sees the rows of others completely or not at all.
     """
 
     def __init__(self, spec: FeatureSpec, tables: Sequence[WindowTable] | None = None) -> None:
-        """Knows what `tables` do, one for each window; without, nothing."""
+        """With the rows in `tables`, one for each window; None: no rows."""
         self.spec = spec
         self.tables = tables or [WindowTable(layout_of(window)) for window in spec.windows]
         self._seeds = [seed_of(window.name, spec) for window in spec.windows]
         self._lock = Lock()
 
     def copy(self) -> Windows:
-        """The same knowledge, to which rows can be added apart from these."""
+        """An independent copy."""
         other = Windows(self.spec)
         for k in range(len(self.tables)):
             other.restore(k, self.arrays(k))
@@ -54,13 +54,13 @@ class Windows:
     ) -> list[Words]:
         """The features of these rows of `cells`, in the order of the spec's window fields.
 
-        They come of what was taken in before. With `take_in`, of the rows before them as well: each is taken
-        in after it has been looked at, together with its label, if `columns` has that. Rows whose status is
-        not 0 are left out; a row that comes too late for what was taken in has `RowStatus.LATE` as its
-        problem.
+        They depend on the rows added before. With `take_in`, each row is added once its features are known,
+        with its label if `columns` has that, and so counts for the rows after it. Bad rows are left out; a
+        row that is earlier than the slack allows has `RowStatus.LATE` as its problem.
         """
-        found: list[Words] = []
-        read = _Cells(cells, status, columns, rows)
+        features: list[Words] = []
+        # Windows see rows of a source, chosen or not.
+        read = _Cells(cells, np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status), columns, rows)
         with self._lock:
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
                 keys, times = read.keys(window, seed), read.times(window)
@@ -78,14 +78,14 @@ class Windows:
                     look(table.layout, table.records, keys, times.values, times.present, words, present)
                     late = times.present & (times.values < table.end - table.layout.numbers.slack)
                     problem = np.where(late, np.uint8(RowStatus.LATE), problem)
-                found += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
-        return found
+                features += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
+        return features
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
-        """Takes in rows whose clicks are not known yet; how many of them have a key and a time for a window.
+        """Adds rows whose clicks are not known yet; returns how many have a key and a time for a window.
 
-        All are taken in, or none. Raises DataError when one has a time that is none, that is later than
-        `until`, in microseconds since 1970, or too much earlier than a row before it.
+        All are added, or none. Raises DataError when a time is invalid, later than `until`, in microseconds
+        since 1970, or earlier than a row before it by more than the slack.
         """
         read = _Cells(cells, np.zeros(len(cells), np.uint8), columns, slice(None))
         counted = np.zeros(len(cells), np.bool_)
@@ -104,7 +104,7 @@ class Windows:
         return int(np.count_nonzero(counted))
 
     def _require_sound(self, read: _Cells, window: Window, table: WindowTable, until: int | None) -> None:
-        """Raise DataError for the first row that has a time with which it cannot be taken in."""
+        """Raise DataError for the first row whose time does not allow to add it."""
         times = read.times(window)
         latest = np.where(times.present, times.values, np.iinfo(np.int64).min)
         before = np.maximum.accumulate(latest) if table.latest is None else np.maximum(
@@ -126,42 +126,42 @@ class Windows:
                 raise DataError(f"rows[{row}].{window.time}: {read.text(row, window.time)!r} {problem}.")
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
-        """Clicks on rows that have been taken in without; how many of these rows have a key that is known."""
+        """Adds clicks to rows that were added without; returns how many of them have a known key."""
         status = np.zeros(len(cells), np.uint8)
         read = _Cells(cells, status, columns, slice(None))
-        taken = 0
+        added = 0
         with self._lock:
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
                 if window.with_clicks:
                     keys, times = read.keys(window, seed), read.times(window)
                     records = table.ready(keys.size)
-                    taken = max(taken, add_clicks(table.layout, records, keys, times.values, times.present))
-        return taken
+                    added = max(added, add_clicks(table.layout, records, keys, times.values, times.present))
+        return added
 
     def keys_in(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
     ) -> list[NDArray[np.uint64]]:
         """The keys of rows, each once, for each window: uint64[k]."""
         read = _Cells(cells, status, columns, rows)
-        found = [
+        keys_by_window = [
             np.unique(read.keys(window, seed))
             for window, seed in zip(self.spec.windows, self._seeds, strict=True)
         ]
-        return [keys[keys != NO_KEY] for keys in found]
+        return [keys[keys != NO_KEY] for keys in keys_by_window]
 
     def arrays(self, k: int) -> dict[str, NDArray[Any]]:
-        """What is known of the window numbered `k`; `restore` reads it back."""
+        """The content of the window numbered `k`; `restore` reads it back."""
         with self._lock:
             return self.tables[k].arrays()
 
     def restore(self, k: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Know of that window what `arrays` say. Raises ValueError if they are not of it."""
+        """Replace the content of that window. Raises ValueError for arrays of another window."""
         with self._lock:
             self.tables[k].restore(arrays)
 
     @property
     def keys(self) -> int:
-        """How many are known, of all windows together."""
+        """How many keys all windows together have."""
         return sum(table.keys for table in self.tables)
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 import ctr
 from ctr.metrics import Metrics
-from ctr.tracking.days import run_of_days
+from ctr.tracking.runs import run_of_days
 from tests.command_line import Cli
 
 SPEC = """

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from ctr.errors import ModelError
 from ctr.features import Batch, Chunk, parse_spec, slot_dtype
 from ctr.features.batches import localize
-from ctr.learn.admission import Admission, AdmissionCounts
 from ctr.learn.result import TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, read_out
+from ctr.learn.sampling import Admission, AdmissionCounts
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import MemoryStore
 from tests.ctr.sources import BatchSource

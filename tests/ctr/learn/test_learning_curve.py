@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ctr
-from ctr.learn.learning_curve import MOST_POINTS, LearningCurve, parts_of_chunk
+from ctr.learn.result import MOST_POINTS, LearningCurve, parts_of_chunk
 from ctr.metrics import Metrics
 
 

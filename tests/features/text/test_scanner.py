@@ -11,19 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ctr.features.text.quote_kernels import (
-    OPEN_QUOTE,
-    TEXT_AFTER_QUOTE,
-    count_quoted,
-    count_unquoted,
-    scan_quoted,
-)
 from ctr.features.text.scanner_kernels import (
+    OPEN_QUOTE,
     PADDING,
+    TEXT_AFTER_QUOTE,
     WRONG_COLUMNS,
     count_lines,
+    count_quoted,
+    count_unquoted,
     last_line_end,
     scan_plain,
+    scan_quoted,
 )
 from tests.reference.scanner import Row, split_plain, split_quoted
 
