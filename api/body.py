@@ -102,7 +102,7 @@ def containers_at_most(body: bytes) -> int:
 
 
 def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, Any]]:
-    """The rows of the JSON request `body`, each an object; what is inside them is not looked at here.
+    """The rows of the JSON request `body`, each an object; their content is not checked here.
 
     `RequestError` with 422 when it is not `{"rows": [{...}, ...]}`, with 413 when there are more rows than
     `limits.rows`. The rows are counted before any is made: one of 3 bytes becomes an object of 72. So many

@@ -43,7 +43,7 @@ class Events:
         return orjson.dumps({"taken": self._model.take_in(rows, int((time() + AHEAD_S) * 1e6))})
 
     def clicks(self, body: bytes) -> bytes:
-        """Add clicks to rows that have been taken in."""
+        """Add clicks to rows that were added before."""
         return orjson.dumps({"taken": self._model.add_clicks(parse_rows(body, self._limits, self._lists))})
 
     def warm(self) -> None:
@@ -64,7 +64,7 @@ def add_event_routes(
     async def impressions(request: Request) -> Response:
         """Rows with key columns and time, in the order of time. They count for later predictions.
 
-        All rows of a request are taken in, or none. To send one again counts it again.
+        All rows of a request count, or none. Rows that are sent twice count twice.
         """
         return await respond(request, events.impressions)
 

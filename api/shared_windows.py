@@ -120,7 +120,7 @@ class SharedWindows:
 
 
 class _Event:
-    """A request to take in rows or clicks."""
+    """A request to add rows or clicks."""
 
     def __init__(self, names: Sequence[bytes], act: Callable[[Windows], int]) -> None:
         self.names = names

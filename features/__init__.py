@@ -40,5 +40,5 @@ if TYPE_CHECKING:
     from ctr.features.source import RawSource
     from ctr.features.tables import check_categories
 
-# What reads raw files is loaded by whoever asks for it: training from a hashed data set does without.
+# Lazy: training from a hashed data set needs nothing that reads raw files.
 __getattr__ = lazy_face(__name__, __file__)

@@ -137,8 +137,8 @@ class Pipeline:
     def fit(self, table: object, y: object = None) -> Pipeline:
         """Learns from all rows what the spec needs, such as quantiles and counts, and returns itself.
 
-        What it had learnt before is forgotten. `y` is not looked at; scikit-learn gives it. Raises DataError
-        when `table` is none or lacks a column, and then stays as it was.
+        What it learnt before is forgotten. `y` is ignored; scikit-learn passes it. Raises DataError, and does
+        not change, when `table` is not a table or lacks a column.
         """
         reader = TableReader(table, self.spec)
         reader.require([column_of(field) for field in self.spec.fields])

@@ -1,4 +1,4 @@
-"""The folder that a job through Redis can go on from."""
+"""Checkpoints: the folder from which a job through Redis can be resumed."""
 
 from ctr.checkpoint.checkpoint import MANIFEST, Checkpoint, read_checkpoint, read_job, restore_checkpoint
 from ctr.checkpoint.writer import (

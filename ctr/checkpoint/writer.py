@@ -80,11 +80,11 @@ def draft_checkpoint(
     reports: Mapping[str, bytes],
     pushed: Mapping[str, int] | None = None,
 ) -> CheckpointDraft:
-    """Read the store into a draft of the checkpoint `folder`; `commit` it when training goes on again:
+    """Read the store into a draft of the checkpoint `folder`; `commit` it once training continues:
 
         ...  # pause training, and note the position
         with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as draft:
-            ...  # let training go on
+            ...  # let training continue
             draft.commit()
 
     `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ctr.numba_cache import njit
 
 _AT_ONCE = 4096
-"""Numbers that are looked at before it is decided whether to go on: a loop that may end is not vectorised."""
+"""Numbers per inner loop: a loop that can end early is not vectorised."""
 
 
 @njit(nogil=True, cache=True)

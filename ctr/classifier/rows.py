@@ -1,4 +1,4 @@
-"""What `FTRLClassifier` learns from: the rows of a sparse matrix, and chunks made of them."""
+"""The rows of a sparse matrix as chunks, from which `FTRLClassifier` learns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rows:
     y: NDArray[Any]
     weights: NDArray[np.float64] | None
     ones: bool
-    """Whether it is known that X has no other numbers."""
+    """Whether X is known to have ones only."""
 
     def chunks(self, labels: NDArray[np.float32], intercept: bool) -> Iterator[tuple[slice, Chunk]]:
         """The rows in chunks whose slots are features, the last one the intercept's, which each row may have.

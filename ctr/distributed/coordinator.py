@@ -104,9 +104,9 @@ class Coordinator:
         lease_s: float | None = None,
         on_pass: Callable[[int], None] | None = None,
     ) -> None:
-        """`resume` is a checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
+        """`resume`: the checkpoint that was restored into the store. Raises StoreError as `JobBoard` does.
 
-        `chunks_before` is for the result: those that went into the state that the job goes on from.
+        `chunks_before`: chunks that the initial state was learnt from, for the result.
         `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
         `PassEnds` for what is in the store then.
         `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.

@@ -136,7 +136,7 @@ def _fill(
 
 @contextmanager
 def _drop_on_error(store: RedisStore) -> Iterator[None]:
-    """Drop the model if the block fails: nobody has trained yet, nor should go on from half a model."""
+    """Drop the model if the block fails: nobody should continue from an incomplete model."""
     try:
         yield
     except BaseException:

@@ -70,7 +70,7 @@ _LARGE = 524_288  # examples of a chunk through Redis: a worker holds a few of t
 
 
 def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = True) -> int:
-    """The chunk for so many workers; `rows` is asked for the number of examples only if that matters.
+    """The chunk for this number of workers; `rows`, the number of examples, is called only if it matters.
 
     In memory it is a block of a hashed data set, which is read as it is; to cut one up takes as long as to
     train it. One worker loses nothing by large chunks. Several see each other's updates only from round to
@@ -122,8 +122,8 @@ class Rounds:
     before: Passes = NOTHING
     """Over the rows that the store's state comes from."""
     chunks_before: int = 0
-    """Chunks of these rows: rounding depends on a chunk's number, so that the job comes to what one job over
-    all rows would have come to."""
+    """Chunks of these rows: rounding depends on a chunk's number, so that the result is the same as that of
+    one job over all rows."""
     stop_row: int | None = None
     on_progress: Callable[[TrainProgress], None] = lambda _: None
     progress_every_s: float = 0.2

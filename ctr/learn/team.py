@@ -66,7 +66,7 @@ class Team:
 
     In a round every worker trains a chunk on the same state. Then what all of them have learnt is added, in
     their order, share by share: each has partitions of its own, and for the next round their state is taken
-    right away. So what a round comes to does not depend on how fast a thread is.
+    right away. So the result of a round does not depend on the speed of threads.
     """
 
     def __init__(

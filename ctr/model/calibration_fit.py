@@ -236,9 +236,9 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
 
 
 def halves_of(first: int, rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which of so many rows from number `first` on are in the one half, and which in the other: bool[rows].
+    """Two halves of the rows from number `first` on: bool[rows] each.
 
-    Random bits of the number decide, as the even rows may all be of one machine, and the odd ones of another.
+    Random bits of the number decide: even rows may be from one machine, and odd rows from another.
     """
     one = np.empty(rows, np.bool_)
     kernels.draw_halves(np.uint64(first), one)

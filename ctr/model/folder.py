@@ -47,7 +47,7 @@ class OptimizerEntry(BaseModel):
 
 
 class TrainingEntry(BaseModel):
-    """What of its training a model's state goes on with."""
+    """The entries about training that a warm start needs."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
 
@@ -56,7 +56,7 @@ class TrainingEntry(BaseModel):
 
 
 class ManifestEntries(BaseModel):
-    """What a manifest must say to be used; it says more."""
+    """The required entries of a manifest, which has more."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
 
@@ -68,7 +68,7 @@ class ManifestEntries(BaseModel):
 
 
 def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a model that goes on from this one comes from, oldest first: its own lineage, and this model."""
+    """The lineage of a model that continues this one, oldest first: its own lineage, and this model."""
     training = manifest.get("training", {})
     data = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
     mine = {"id": manifest["id"], "created": manifest.get("created"), **data}
@@ -76,17 +76,17 @@ def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def load_optimizer(path: Path) -> Optimizer:
-    """With which the model in the folder `path` was trained. Raises what `read_manifest` does."""
+    """The optimizer of the model in the folder `path`. Raises ModelError as `read_manifest` does."""
     return ManifestEntries.model_validate(read_manifest(path)).optimizer.optimizer
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> bytes:
-    """As it is written."""
+    """The content of the file."""
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
 
 
 def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
-    """The manifest in the model folder `path`, with all that it says; `folder`: a descriptor, if it is open.
+    """The whole manifest in the model folder `path`; `folder`: its descriptor, if it is open.
 
     Raises ModelError when there is none, or one of something else, of another format version, or damaged.
     """
@@ -126,14 +126,14 @@ _Loaded = TypeVar("_Loaded")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """An open model folder: what is read is of this one, also when another gets its name."""
+    """An open model folder, which can still be read after another folder has replaced it."""
 
     path: Path
     handle: int
     manifest: dict[str, Any]
 
     def content(self, name: str) -> mmap.mmap:
-        """A file, mapped and checked in memory: what is used is what was checked."""
+        """A file, mapped and then verified in memory, so that a later change has no effect."""
         try:
             with open(name, "rb", opener=partial(os.open, dir_fd=self.handle)) as file:
                 # Nothing writes to it, but Numba compiles its kernels once more for read-only arrays.
@@ -162,7 +162,7 @@ class ModelFolder:
 
     @property
     def is_at_its_path(self) -> bool:
-        """Whether no other folder has taken its place."""
+        """Whether no other folder has replaced it."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.handle))
         except OSError:
@@ -170,7 +170,7 @@ class ModelFolder:
 
 
 def load_whole(path: Path, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
-    """What `load` makes of the model in `path`: of a single one, whatever takes its place meanwhile."""
+    """The result of `load` for one model in `path`, even if another replaces it meanwhile."""
     for _ in range(_TRIES):
         with ExitStack() as opened:
             try:

@@ -1,4 +1,4 @@
-"""AdaGrad, the optimizer: its settings, and the checked way to its kernels."""
+"""AdaGrad: its settings, with checked calls of its kernels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class AdaGrad(Optimizer):
     """Settings of AdaGrad (Duchi et al., JMLR 2011), by composite mirror descent.
 
     Without penalties, its steps are those of FTRL-Proximal with the same alpha and beta. Penalties differ:
-    here each occurrence of a feature moves its weight towards 0, so that they grow with the data, and what
-    training goes on from does not depend on them.
+    each occurrence of a feature moves its weight towards 0, so they grow with the data, and the state does
+    not depend on them.
 
     The defaults suit logs of clicks: their progressive log loss over real rows is 0.45396 (48,000 of Criteo),
     0.42523 (8,000 of Avazu) and 0.33817 (26,000 of a9a), that of FTRL's 0.45491, 0.42621 and 0.33644. With

@@ -1,4 +1,4 @@
-"""FTRL-Proximal, the optimizer: its settings, and the checked way to its kernels."""
+"""FTRL-Proximal: its settings, with checked calls of its kernels."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ class Ftrl(Optimizer):
         return n_for_steps(self.alpha, self.beta + self.alpha * self.l2)
 
     def adopt(self, state: Float32, former: Ftrl) -> Float32:
-        """State float32[u, 2] that `former` learnt, made fit to go on with these settings.
+        """The state float32[u, 2] that `former` learnt, converted for these settings.
 
-        `z` is the sum of the gradients, less the weights scaled by the learning rate, and has no part of the
-        penalties: they are of all that was learnt, so new ones decide at once which weights are 0 and how
-        large the others are. Under another alpha or beta, `z` becomes what gives the same weights under the
-        former penalties. So the weights depend on all four settings, and continuously.
+        `z` is the sum of the gradients minus the weights scaled by the learning rate. It does not contain the
+        penalties, so new ones take effect at once on all weights. With another alpha or beta, `z` becomes the
+        one that gives the same weights under the former penalties. So the weights depend on all four
+        settings, and continuously.
         """
         if (self.alpha, self.beta) == (former.alpha, former.beta):
             return state
         w, n = former.weights(state).astype(np.float64), state[:, 1].astype(np.float64)
-        # Where the rate is 0, no z gives a weight under the former penalties: it keeps it under these.
+        # With a rate of 0, no z gives a weight under the former penalties: use these.
         infinite = (self.beta == 0) & (former.l2 == 0) & (n == 0)
         l1, l2 = np.where(infinite, self.l1, former.l1), np.where(infinite, self.l2, former.l2)
         z = np.where(w == 0, state[:, 0], self._z_of(w, n, l1, l2))
@@ -97,7 +97,7 @@ class Ftrl(Optimizer):
     def first_at(self, state: Float32, n: Float32) -> Float32:
         """The `z` float32[u] of a state with the same weights and other sums of squared gradients."""
         w = self.weights(state).astype(np.float64)
-        # What L1 holds at 0 stays.
+        # Weights that L1 keeps at 0 stay 0.
         return np.where(w == 0, state[:, 0], self.state_of(w, n.astype(np.float64))[:, 0])
 
     def state_of(self, weights: Float64, n: Float64 | None = None) -> Float32:

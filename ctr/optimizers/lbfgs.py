@@ -22,7 +22,7 @@ class Lbfgs(Optimizer):
 
     name: ClassVar[str] = "lbfgs"
     width: ClassVar[int] = 1
-    """The weight alone."""
+    """The weight."""
     online: ClassVar[bool] = False
 
     l1: float = 0.0
@@ -30,7 +30,7 @@ class Lbfgs(Optimizer):
     l2: float = 10.0
     """Strength of the L2 penalty, of `l2 / 2 * w**2`. scikit-learn's `C` is `1 / l2`."""
     iterations: int = 200
-    """At most so many, each of two passes over the examples."""
+    """The most iterations, each with two passes over the examples."""
     tolerance: float = 1e-6
     """See `ctr.batch.minimise`."""
 
@@ -52,5 +52,5 @@ class Lbfgs(Optimizer):
         return weights.astype(np.float32)[:, None]
 
     def adopt(self, state: Float32, former: Optimizer) -> Float32:
-        """The weights that any optimizer has learnt, to begin with."""
+        """The weights that any optimizer has learnt, as a start."""
         return former.weights(state)[:, None]

@@ -92,10 +92,10 @@ _SLICE_METRICS = {
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedModel:
-    """A model, and what its evaluation found."""
+    """A model and its evaluation."""
 
     name: str
-    """By which its user knows it, such as its folder."""
+    """Its name for users, such as its folder."""
     facts: Mapping[str, Any]
     """As `ctr evaluate --json` has them; of all but the first model with `against_first`."""
     manifest: Mapping[str, Any]
@@ -134,7 +134,7 @@ def write_report(path: Path, models: Sequence[EvaluatedModel], inputs: Sequence[
 
 
 def _content(models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> dict[str, Any]:
-    """What the template shows."""
+    """The variables of the template."""
     letters = [chr(ord("A") + i) if i < 26 else str(i + 1) for i in range(len(models))]
     lettered = dict(zip(letters, models, strict=True))
     first = models[0]
@@ -151,7 +151,7 @@ def _content(models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> dict[st
 
 
 def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]]:
-    """Title, picture (or None) and what to know of it."""
+    """Title, picture (or None) and explanation of each figure."""
     from ctr.pages import plots
 
     facts = {letter: each.facts for letter, each in models.items()}
@@ -242,7 +242,7 @@ def _number(value: float | None, format_: str = "{:.5f}") -> str:
 
 
 def _count(value: object) -> str:
-    """A setting as people read it."""
+    """A setting as text."""
     if value is None:
         return "-"
     if isinstance(value, int) and not isinstance(value, bool):

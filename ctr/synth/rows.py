@@ -21,7 +21,7 @@ _DEVICES = {"phone": 0.0, "tablet": -0.4, "desktop": -0.9}
 
 
 def ad_rows(rows: int, day: int = 0) -> Iterator[tuple[int, str, str, float | None]]:
-    """So many rows of `AD_COLUMNS`: the same ones every time, on every machine; on another day, others."""
+    """Rows of `AD_COLUMNS`: the same every time, on every machine; other rows for another day."""
     rng = random.Random(0)
     appeal = {site: rng.gauss(0, 0.8) for site in _SITES}
     taste = {(site, device): rng.gauss(0, 0.5) for site in _SITES for device in _DEVICES}
@@ -43,7 +43,7 @@ _TEXT = "%Y-%m-%d %H:%M:%S"
 
 
 def install_rows(rows: int, day: datetime = FIRST_DAY) -> Iterator[tuple[int | str, ...]]:
-    """So many rows of `INSTALL_COLUMNS`, spread over a day: the same ones every time.
+    """Rows of `INSTALL_COLUMNS`, spread over a day: the same every time.
 
     Most clicks come from a few addresses that click all day long, and lead to no installation.
     """
@@ -65,7 +65,7 @@ _LOG_ODDS = -1.4
 
 
 def sparse_rows(rows: int) -> tuple[sparse.csr_matrix[Any], NDArray[np.int8]]:
-    """float32 CSR of so many rows and 16,384 columns, about 18 ones in each row, and labels of 0 and 1.
+    """float32 CSR of shape `(rows, 16384)` with about 18 ones in each row, and labels of 0 and 1.
 
     A few columns are in most rows, most are in few. The same ones every time.
     """

@@ -1,4 +1,4 @@
-"""What training came to, kept and compared: a folder of JSON files, or MLflow."""
+"""Summaries of jobs, kept and compared: in a folder of JSON files, or MLflow."""
 
 from typing import TYPE_CHECKING
 

@@ -124,7 +124,7 @@ def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, A
 
 
 def _together(evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Metrics of all days' rows, as far as they follow from those of each day: not AUC."""
+    """Metrics of all days' rows, computed from those of each day; AUC cannot be."""
     evaluated = [each for each in evaluated if each["weight"]]  # others have no metrics
     weight = sum(each["weight"] for each in evaluated)
     if not weight:

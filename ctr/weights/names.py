@@ -26,7 +26,7 @@ MOST = 1_000_000
 def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | None = None) -> pa.Table:
     """The features of raw rows, hashed by `spec`: columns `slot`, `feature` and `count`, as in a dictionary.
 
-    With `most_rows`, about so many of the first rows are read.
+    `most_rows`: reads only about this many rows, from the start.
 
     `count` is null: how often these rows have a feature says nothing of the data of training. Rows need no
     label, and may lack columns: their fields, and crosses with these, then have no names. Features of windows
@@ -114,7 +114,7 @@ def _distinct(slots: NDArray[np.uint64], ids: NDArray[np.uint16]) -> Any:
 
 
 def _of_columns(spec: FeatureSpec, inputs: Sequence[str]) -> FeatureSpec:
-    """`spec` with those fields alone whose columns the first file has, and the crosses of these."""
+    """`spec` with only those fields whose columns the first file has, and their crosses."""
     with closing(open_reader(input_files(inputs)[0], spec, "ignored")) as reader:
         fields = tuple(field for field in spec.fields if _has(reader, columns_of(field)))
     if not fields:

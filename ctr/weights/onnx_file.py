@@ -21,7 +21,7 @@ _BYTES = 12  # of a weight and its slot
 
 
 def require_scorable(spec: FeatureSpec) -> None:
-    """Raise DataError if the features of `spec` are no function of a row alone, or `onnx` is missing."""
+    """Raise DataError if features of `spec` depend on other rows, or `onnx` is missing."""
     if spec.windows:
         raise DataError(
             f"window {spec.windows[0].name!r}: its features come of earlier rows, which an ONNX model does "
@@ -86,8 +86,8 @@ def onnx_bytes(exported: Exported) -> bytes:
 def _calibrated(calibration: Calibration) -> tuple[list[Any], dict[str, Any]]:
     """Nodes from `margins` to `log_odds`, float64 in between, and their constants.
 
-    Between points `i` and `i + 1` the map rises by a slope times how far the margin is past point `i`, at
-    most as far as the next one: the sum of these over all i is the map.
+    Between points `i` and `i + 1`, the map rises by a slope times the distance of the margin from point `i`,
+    up to the next point; the sum over all `i` is the map.
     """
     from onnx import TensorProto, helper
 

@@ -98,7 +98,7 @@ def weight_table(
 
 
 def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative: bool = False) -> pa.Table:
-    """At most so many rows of a `weight_table`, the largest weights first, whatever their sign.
+    """At most `rows` rows of a `weight_table`, the largest absolute weights first.
 
     `field`: those of features of this field or cross only, as far as their texts are known. `negative`: those
     below 0 only. Raises DataError when no feature of the field is known by its text.

@@ -41,7 +41,7 @@ def require_held(spec: FeatureSpec, calibration: Calibration | None) -> None:
 
 
 def vw_bytes(exported: Exported) -> bytes:
-    """A model for prediction alone: a header, and the index and weight of each slot.
+    """A model for prediction only: a header, and the index and weight of each slot.
 
     In VW's text, the features of an example are the numbers of their slots, without a namespace:
     `| 0 17:1 4711:2.5`. VW takes such names as the indices themselves.

@@ -1,4 +1,4 @@
-"""`Sample`: the first rows of raw files whose layout nobody has described yet."""
+"""`Sample`: the first rows of raw files without a spec, and their layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Sample:
     columns: dict[str, list[str]]
     """By name, the text of each row; empty where a value is missing."""
     lists: frozenset[str] = frozenset()
-    """Those of them whose values are lists; their elements are apart in the text."""
+    """Those of them whose values are lists, with separated elements in the text."""
     unread: Sequence[str] = ()
     """Other columns, such as of objects: of types that no field reads."""
 
@@ -44,13 +44,13 @@ class Sample:
 
 @dataclass(slots=True)
 class _Shapes:
-    """The columns that are more than one value a row, as far as they are known."""
+    """The columns known to have several values, or objects, in a row."""
 
     lists: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
 
     def add(self, column: str, *, lists: bool) -> None:
-        """Of an `UnfitColumnError`; what is taken as a list and does not fit either cannot be read."""
+        """Add the column of an `UnfitColumnError`; one that does not fit as a list either cannot be read."""
         (self.lists if lists and column not in self.lists else self.unread).add(column)
 
 
@@ -126,7 +126,7 @@ def is_number(text: str) -> bool:
 
 
 def _bare_spec(source: Source, lists: Collection[str] = ()) -> FeatureSpec:
-    """A spec that says no more than how a file is laid out, and which columns are lists."""
+    """A spec with only the layout of a file, and which columns are lists."""
     name = source.columns[0] if source.columns else "label"
     other = source.columns[1] if len(source.columns) > 1 else "field"
     fields = [{"name": each, "type": "list"} for each in lists] or [{"name": other, "type": "category"}]
@@ -177,7 +177,7 @@ def _first_lines(file: InputFile, *, as_json: bool = False) -> list[str]:
 
 
 def _regular(rows: Sequence[Sequence[str]]) -> float:
-    """How many cells each row has, if as good as all have equally many; else 0."""
+    """The number of cells per row, if nearly all rows have the same number; else 0."""
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     return float(usual) if usual > 1 and counts.count(usual) >= 0.9 * len(counts) else 0.0

@@ -1,4 +1,4 @@
-"""`show`: what becomes of a few rows: text, feature, slot."""
+"""`show`: the texts, features and slots of a few rows."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class ShownRow:
 
 
 def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
-    """The first `rows` rows that can be split into cells; if the spec has to learn, from all of them first.
+    """The first `rows` rows that can be split into cells; an unfitted spec is first fitted on all rows.
 
-    Features of windows are left out: they are those of no one row.
+    Features of windows are left out, as they depend on other rows.
 
     Raises DataError for data that carries its own features, when there is no such row, and as reading does.
     """
@@ -70,7 +70,7 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
 
 
 def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
-    """A row as it comes to be scored, names of columns and their values; `spec` has learnt what it needs.
+    """A row as it is sent for scoring, a mapping of columns to values; `spec` is fitted.
 
     Features of windows are left out. Raises DataError as `Transform.apply_rows` does.
     """

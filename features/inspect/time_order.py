@@ -1,4 +1,4 @@
-"""`time_order`: whether rows come in the order of their times, and what to do where they do not."""
+"""`time_order`: whether rows are in the order of their times, and advice if they are not."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class TimeOrder:
 
 
 def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list[TimeOrder]:
-    """What the first `rows` rows say of each column that time fields and windows of `spec` take for a time.
+    """The order of the first `rows` rows by each column that time fields and windows of `spec` read as times.
 
-    Raises DataError as reading does. A row whose text is no time is left out.
+    Raises DataError as reading does. Rows without a valid time are left out.
     """
     passes: dict[tuple[str, str | None], _Pass] = {}
     for each in spec.fields:
@@ -72,7 +72,7 @@ def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list
 
 @dataclass(slots=True)
 class _Pass:
-    """What is known of one column after some rows; times are microseconds since 1970."""
+    """The times of one column in the rows so far, in microseconds since 1970."""
 
     read_by: list[str]
     late: dict[Window, int]
@@ -115,7 +115,7 @@ class _Pass:
         )
 
     def _of_windows(self, column: str) -> list[str]:
-        """A warning for the windows that find the same number of rows late, with the slack that all need."""
+        """A warning for each group of windows with the same number of late rows, with the slack they need."""
         by_count: dict[tuple[int, str], list[Window]] = {}
         for window, late in self.late.items():
             if late:

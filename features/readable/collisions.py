@@ -19,12 +19,12 @@ FEW = 0.01
 
 
 def share_colliding(features: int, bits: int) -> float:
-    """The chance that one of so many features shares its slot with another."""
+    """The probability that one of `features` features shares its slot with another."""
     return -math.expm1(max(features - 1, 0) * math.log1p(-(2.0**-bits))) if bits else float(features > 1)
 
 
 def bits_for(features: int) -> int:
-    """The fewest bits with which less than 1% of so many features are expected to share a slot."""
+    """The fewest bits with which less than 1% of `features` features are expected to share a slot."""
     return next(bits for bits in range(1, 65) if share_colliding(features, bits) < FEW)
 
 
@@ -36,9 +36,9 @@ class FieldCollisions:
     features: int
     """Distinct ones in the sample."""
     expected: float
-    """How many of them must be expected to share a slot with another feature of the sample."""
+    """How many of them are expected to share a slot with another feature of the sample."""
     actual: int
-    """How many do."""
+    """How many share one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Collisions:
     bits: int
     all_fields: FieldCollisions
     bits_wanted: int
-    """With which less than 1% of the features of the sample share a slot."""
+    """The bits with which less than 1% of the sample's features are expected to share a slot."""
     fields: tuple[FieldCollisions, ...]
 
     def to_json(self) -> dict[str, Any]:

@@ -36,10 +36,10 @@ class Features(NamedTuple):
 
 
 class Naming:
-    """A spec made ready to name features. Its fields and crosses have numbers, in the spec's order.
+    """Names the features of a spec. Its fields and crosses are numbered in the spec's order.
 
-    Each of them goes through a `Transform` of its own whose slots are all 64 bits of the hashes: so what is
-    named is what training and serving hash, whatever its step is.
+    Each has a `Transform` of its own, whose slots are all 64 bits of the hashes: so the named features are
+    those that training and serving hash, whatever the step.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class Naming:
         self._places = [[columns.index(column) for column in each.columns] for each in self._transforms]
 
     def of(self, cells: Cells, status: NDArray[np.uint8]) -> NamedRows:
-        """The features of the rows whose `status` is 0; none of these may be bad."""
+        """The features of the rows whose `status` is 0; all of these must be good."""
         features: list[Features] = []
         for transform, places in zip(self._transforms, self._places, strict=True):
             own = Cells(
@@ -95,7 +95,7 @@ class NamedRows:
         return self._rows.size
 
     def add_cross(self, cross: Cross, together: Features) -> None:
-        """Takes those of a cross out of `together`, where in each row they are behind those of its parts."""
+        """Adds the features of a cross, which follow those of its parts in each row of `together`."""
         parts = [self.features[self._naming.names.index(part)] for part in dict.fromkeys(cross.of)]
         sizes = np.diff(together.bounds) - np.sum([np.diff(part.bounds) for part in parts], axis=0)
         bounds = np.concatenate([[0], np.cumsum(sizes)])
@@ -158,7 +158,7 @@ class _FieldTexts:
         self._missing = hash_bytes(b"", hash_bytes(field.name.encode(), spec.seed))
 
     def of(self, cells: Sequence[str], hashes: list[int]) -> Sequence[str]:
-        """One text for each of the features that a row has by these cells."""
+        """A text for each feature that a row has by these cells."""
         if hashes == [self._missing]:
             return [MISSING]
         cell, *beside = cells
@@ -166,7 +166,7 @@ class _FieldTexts:
             texts = self._texts(text, *beside) if text else []
             if len(texts) == len(hashes):
                 return texts
-        return [f"#{hashed:016x}" for hashed in hashes]  # of a step that does not tell them
+        return [f"#{hashed:016x}" for hashed in hashes]  # the step has no texts for them
 
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
@@ -177,7 +177,7 @@ def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
 
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:
-    """A transform of these fields and crosses alone, for the whole hashes."""
+    """A transform of only these fields and crosses, with the whole hashes as slots."""
     changed = {
         "bits": 64,
         "bias": False,

@@ -25,17 +25,17 @@ LABEL, WEIGHT, FEATURES = "label", "weight", "features"
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of raw files: all that is to be said of it outside its reader."""
+    """A format of raw files: everything about it but its reader."""
 
     name: str
     open: Callable[[Any, Any, Any], Any]
     """(the `InputFile`, the FeatureSpec, what its labels are for) -> its `ctr.features.block.Reader`."""
     suffixes: tuple[str, ...] = ()
-    """Of the names of files that have it, in lower case, whatever format a spec names."""
+    """Suffixes of its files, in lower case, which take precedence over the format of the spec."""
     begins: tuple[bytes, ...] = ()
-    """What such a file begins with, and no other file; it is then known by that alone."""
+    """The first bytes of such files, and of no others, by which they are recognised."""
     keys: tuple[str, ...] = ("ignore",)
-    """What a spec's `source` may say of it, besides `format`."""
+    """The keys that a spec's `source` may have with it, besides `format`."""
     label: str | None = None
     """The column of the label, if rows have no named columns but carry label and features of their own."""
     weight: str | None = None
@@ -84,7 +84,7 @@ class Source(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, given: Any) -> Any:
-        """What follows for delimited text from its name and delimiter, where it is not given."""
+        """Complete the settings of delimited text by its name and delimiter."""
         name = given.get("format") if isinstance(given, dict) else None
         if not isinstance(name, str) or name not in _DELIMITERS:
             return given

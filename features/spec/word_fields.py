@@ -21,9 +21,9 @@ class WordField(InputField):
     """What fields of text have in common: which of their features are kept apart."""
 
     min_count: Annotated[int, Field(ge=2)] | None = None
-    """What is in fewer rows is rare."""
+    """Values in fewer rows are rare."""
     others: Literal["feature", "missing"] | None = None
-    """What is rare or in no vocabulary: one feature for all (None: that), or as if it were not there."""
+    """What rare and unknown values become: one feature for all (None: the same), or missing values."""
 
     @property
     def learns(self) -> tuple[str, ...]:
@@ -40,7 +40,7 @@ class ValueField(WordField):
     lower: bool = False
     """In lower case; see `ctr.features.words.letters`."""
     prefix: Annotated[int, Field(ge=1)] | None = None
-    """Only the first so many characters."""
+    """Keeps only this many characters, from the start."""
     vocabulary: Name | None = None
     """The path of a file with one value per line: others are unknown. Relative to the folder of the spec."""
 
@@ -73,7 +73,7 @@ class ListField(ValueField):
     counts: bool = False
     """Whether one may have a value: `word:2`; without one it is 1."""
     most: _Most | None = None
-    """Only the first so many different ones of a row."""
+    """Keeps only this many distinct ones of a row, from the start."""
 
     several: ClassVar[bool] = True
 
@@ -94,11 +94,11 @@ class TextField(WordField):
 
     type: Literal["text"]
     words: _Sizes = ()
-    """So many words one after the other are a feature."""
+    """Sizes of n-grams of words."""
     chars: _Sizes = ()
-    """So many characters one after the other, of one word with a space before and behind it."""
+    """Sizes of n-grams of characters within a word, which has a space before and after it."""
     most: _Most | None = None
-    """Only the first so many different n-grams of a row."""
+    """Keeps only this many distinct n-grams of a row, from the start."""
 
     several: ClassVar[bool] = True
 

@@ -26,5 +26,5 @@ if TYPE_CHECKING:
     from ctr.features.text.time_text import Times, expected_time, times_of
     from ctr.features.text.value_text import DIGITS_BELOW, text_of_json
 
-# What takes files apart is loaded by whoever asks for it: a row of JSON needs none of it.
+# Lazy: a JSON row needs nothing that splits files.
 __getattr__ = lazy_face(__name__, __file__)
