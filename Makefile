@@ -47,7 +47,7 @@ kernels-checked:
 kernels-python: COVERAGE := PYTHONPATH=$(VENV)/coverage $(BIN)/python -m coverage
 kernels-python: DATA := --data-file $(VENV)/kernels.coverage
 kernels-python:
-	NUMBA_DISABLE_JIT=1 $(COVERAGE) run $(DATA) --include '*kernels.py,features/text/hashing.py' \
+	NUMBA_DISABLE_JIT=1 $(COVERAGE) run $(DATA) --include '*kernels.py,*/text/hashing.py' \
 		-m pytest -q -m 'kernel and not large' -W ignore::RuntimeWarning
 	$(COVERAGE) report $(DATA) --show-missing
 
