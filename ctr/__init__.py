@@ -1,12 +1,12 @@
 """ctr: sparse logistic regression for click-through rates.
 
-Importing this package loads nothing heavy: the command line has to answer `--help` at once. Names of its
-face load their modules when somebody asks for them.
+Importing this package loads nothing heavy, so that `ctr --help` answers at once: its public names load their
+modules on first use.
 """
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face as _lazy_face
+from ctr.lazy import lazy_package as _lazy_package
 
 if TYPE_CHECKING:
     from ctr import datasets
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__getattr__ = _lazy_face(__name__, __file__)
+__getattr__ = _lazy_package(__name__, __file__)
 
 
 def __dir__() -> list[str]:

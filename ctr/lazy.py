@@ -1,4 +1,4 @@
-"""`lazy_face`: a package whose names load their modules when somebody asks for them."""
+"""`lazy_package`: a package whose public names load their modules on first use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from importlib import import_module
 from pathlib import Path
 
 
-def lazy_face(package: str, file: str) -> Callable[[str], object]:
+def lazy_package(package: str, file: str) -> Callable[[str], object]:
     """The `__getattr__` of a package (PEP 562): the names that `file`, its `__init__.py`, imports for mypy.
 
-    They stand under `if TYPE_CHECKING:` as they would stand in any face, and nowhere else. For faces that
-    would load what most callers do not need, such as the Redis client for training in memory.
+    The imports stand under `if TYPE_CHECKING:`. For packages that would otherwise load what most callers do
+    not need, such as the Redis client for training in memory.
     """
     imports = [
         node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom)

@@ -28,7 +28,7 @@ from ctr.features.readable import read_dictionary
 from ctr.features.readers import BadRows, too_many
 from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from ctr.features.transform import Transform
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.collision_check import collisions
@@ -41,4 +41,4 @@ if TYPE_CHECKING:
     from ctr.features.tables import check_categories
 
 # Lazy: training from a hashed data set needs nothing that reads raw files.
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

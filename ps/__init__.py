@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 from ctr.ps.direct_sessions import DirectSession, DirectSessions
 from ctr.ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits, reachable_n
 from ctr.ps.memory import MemoryStore
@@ -29,4 +29,4 @@ if TYPE_CHECKING:
     from ctr.ps.wire import RedisUrl, parse_redis_url
 
 # What needs Redis is loaded by whoever asks for it: training in memory does without.
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

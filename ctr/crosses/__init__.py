@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.crosses.search import MOST_CROSSES, Chosen
     from ctr.crosses.suggestion import MOST_ROWS, Suggestion, suggest_crosses
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

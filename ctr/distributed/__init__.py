@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.distributed.checkpointing import CheckpointSettings
@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from ctr.distributed.run import StoreSettings, train_distributed
     from ctr.distributed.status import JobStatus, WorkerStatus, job_status, needed_reports, status_to_json
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

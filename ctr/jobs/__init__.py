@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.jobs.auto import AUTO_LIMIT_S, AUTO_TRIALS, tuned
@@ -21,4 +21,4 @@ if TYPE_CHECKING:
     from ctr.jobs.train_memory import learn_in_memory
     from ctr.jobs.tune import TuneOutcome, run_tune_job
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

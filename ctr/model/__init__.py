@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.model.aligned import naming
@@ -33,4 +33,4 @@ if TYPE_CHECKING:
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.search.candidates import Candidate
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from ctr.search.trial import Judged, run_trial
     from ctr.search.tuning import MOST_EPOCHS, TRIALS, Tuned, described, scales_in_words, tune
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

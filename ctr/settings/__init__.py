@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.settings.arguments import taking
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
     from ctr.settings.train import TrainJob
     from ctr.settings.tune import TuneJob
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

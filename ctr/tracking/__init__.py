@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.tracking.runs import Run, differing, flat, read_runs, run_of_days
     from ctr.tracking.trackers import Tracker, open_trackers
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.weights.comparison import WeightDifference, difference, same_slots, spec_changes
@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from ctr.weights.names import names_of_values, with_names
     from ctr.weights.table import BETWEEN, BIAS, Exported, FeatureTexts, largest, weight_table
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

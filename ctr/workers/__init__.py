@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.workers.data_plan import DataPlan, shard_chunks_for
@@ -31,4 +31,4 @@ if TYPE_CHECKING:
     )
     from ctr.workers.worker import FAILURE_REPORT_S, take_part, warm_up_worker
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from ctr.features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
 from ctr.features.readers.opening import format_of, open_reader
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.readers.condition import Condition, RowChoice
     from ctr.features.readers.wrapped import SomeRowsPiece
 
 # Kernels that compare texts: a hashed data set needs none.
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

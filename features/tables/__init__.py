@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.tables.arrow import ArrowReader
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     from ctr.features.tables.table import TableReader
 
 # Each loads a part of Arrow that only its format needs.
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

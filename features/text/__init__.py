@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ctr.features.text.cells import Cells, cells_of_rows, shown
 from ctr.features.text.row_status import RowStatus
 from ctr.features.text.value_text import BETWEEN_ELEMENTS
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.text.cells import CodedCells, CodedColumns, Texts
@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     from ctr.features.text.value_text import DIGITS_BELOW, text_of_json
 
 # Lazy: a JSON row needs nothing that splits files.
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

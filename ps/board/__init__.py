@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ctr.lazy import lazy_face
+from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.ps.board.job_board import JobBoard
@@ -20,4 +20,4 @@ if TYPE_CHECKING:
         view_reads,
     )
 
-__getattr__ = lazy_face(__name__, __file__)
+__getattr__ = lazy_package(__name__, __file__)

@@ -75,7 +75,7 @@ print(rtsys._init, entrypoints._already_initialized)
     assert (tmp_path / "model").is_dir()
 
 
-def test_a_lazy_face_has_no_other_names() -> None:
+def test_a_lazy_package_has_no_other_names() -> None:
     import ctr.ps
 
     with pytest.raises(AttributeError, match="no attribute 'Sotre'"):
@@ -86,8 +86,8 @@ def test_completion_offers_the_python_interface(monkeypatch: pytest.MonkeyPatch)
     import ctr
 
     tree = ast.parse(Path(ctr.__file__).read_text())
-    (face,) = (node for node in tree.body if isinstance(node, ast.If))
-    names = {alias.name for node in face.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    (public,) = (node for node in tree.body if isinstance(node, ast.If))
+    names = {alias.name for node in public.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert set(dir(ctr)) == {*names, "__version__"}
     assert all(getattr(ctr, name) for name in dir(ctr))
     monkeypatch.setitem(sys.modules, "sklearn", None)

@@ -1,4 +1,4 @@
-"""`--calibrate`: the hold-out decides what margins mean, in every door, and is told honestly."""
+"""`--calibrate`: the hold-out decides what margins mean, however it is used, and the metrics say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the contracts in pyproject.toml cannot say of the imports: faces, whence a name comes, and kernels."""
+"""What the contracts in pyproject.toml cannot say of the imports: public names, where a name comes from, and kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("ctr", "ctr.api", "ctr.features", "ctr.ps")
 NUMBA_CACHE = "ctr.numba_cache"
 
-pytestmark = pytest.mark.xdist_group("wings")  # all sources are parsed once
+pytestmark = pytest.mark.xdist_group("packages")  # all sources are parsed once
 
 
 def module_name(path: Path) -> str:
@@ -34,7 +34,7 @@ SOURCES = {  # ctr/api, ctr/features and ctr/ps are links
     for name in sorted(files)
     if name.endswith(".py")
 }
-FACES = sorted(name for name, path in SOURCES.items() if path.name == "__init__.py")
+INITS = sorted(name for name, path in SOURCES.items() if path.name == "__init__.py")
 
 
 @cache
@@ -59,12 +59,12 @@ def imports(name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def wing(name: str) -> str:
-    """The folder in a package that a module stands in, or the package."""
+def package_of(name: str) -> str:
+    """The package, within `ctr`, `ctr.api`, `ctr.features` or `ctr.ps`, that a module belongs to."""
     within = (package for package in PACKAGES if f"{name}.".startswith(f"{package}."))
     package = max(within, key=len, default=name.partition(".")[0])
     inner = ".".join(name.split(".")[: package.count(".") + 2])
-    return inner if inner in FACES else package
+    return inner if inner in INITS else package
 
 
 @cache
@@ -80,19 +80,19 @@ def kernels() -> frozenset[str]:
 
 def test_there_is_something_to_look_at() -> None:
     assert {"ctr.ps.kernels", "ctr.ps.memory.table_kernels", "ctr.features.text.hashing"} <= kernels()
-    assert {"ctr.ps", "ctr.ps.redis", "ctr.learn", "ctr.features.text"} <= set(FACES)
+    assert {"ctr.ps", "ctr.ps.redis", "ctr.learn", "ctr.features.text"} <= set(INITS)
 
 
-def test_wings_are_entered_by_their_face() -> None:
-    # A kernel imports kernels, wherever they are: what a face loads besides is not for it.
+def test_others_import_public_names_alone() -> None:
+    # A kernel imports kernels, wherever they are: what else an `__init__.py` loads is not for it.
     past = {
         (name, other)
         for name in SOURCES
         for other in imports(name)
-        if wing(other) != wing(name)
+        if package_of(other) != package_of(name)
         and other in SOURCES
-        and other not in FACES
-        and wing(other) not in {*PACKAGES, "ctr.cli"}
+        and other not in INITS
+        and package_of(other) not in {*PACKAGES, "ctr.cli"}
         and other not in kernels()
     }
     assert not past
@@ -118,31 +118,31 @@ def test_kernels_are_compiled_with_our_cache() -> None:
                 assert not taken & {"njit", "jit", "vectorize", "guvectorize"}, f"{name}: use {NUMBA_CACHE}"
 
 
-@pytest.mark.parametrize("face", FACES)
-def test_a_face_re_exports_what_it_names(face: str) -> None:
-    if face in {"ctr", "ctr.cli.model", "ctr.cli.ps"}:
+@pytest.mark.parametrize("package", INITS)
+def test_a_package_exports_what_it_names(package: str) -> None:
+    if package in {"ctr", "ctr.cli.model", "ctr.cli.ps"}:
         return
-    nodes = list(tree(face).body)
+    nodes = list(tree(package).body)
     nodes += [inner for node in nodes if isinstance(node, ast.If) for inner in node.body]
     assert not [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     exported = {
         alias.asname or alias.name
         for node in nodes
-        if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith(f"{face}.")
+        if isinstance(node, ast.ImportFrom) and f"{node.module}".startswith(f"{package}.")
         for alias in node.names
     }
-    loaded = import_module(face)
-    for name in SOURCES:  # a module of a face's own folder would hide what the face names like it
-        if name.startswith(f"{face}."):
+    loaded = import_module(package)
+    for name in SOURCES:  # a module would hide a public name like its own
+        if name.startswith(f"{package}."):
             import_module(name)
     assert not [name for name in exported if isinstance(getattr(loaded, name), ModuleType)]
 
 
-def test_a_name_is_imported_from_its_face_or_from_where_it_is_defined() -> None:
+def test_a_name_is_imported_from_its_package_or_from_where_it_is_defined() -> None:
     past = set()
     for name in SOURCES:
         for node in ast.walk(tree(name)):
-            if isinstance(node, ast.ImportFrom) and node.module in SOURCES and node.module not in FACES:
+            if isinstance(node, ast.ImportFrom) and node.module in SOURCES and node.module not in INITS:
                 defined = set(definitions(node.module))
                 past |= {(name, node.module, a.name) for a in node.names if a.name not in defined}
     assert not past
