@@ -1,4 +1,4 @@
-"""What the contracts in pyproject.toml cannot say of the imports: public names, where a name comes from, and kernels."""
+"""What the contracts in pyproject.toml cannot say of imports: public names, their places, and kernels."""
 
 from __future__ import annotations
 
