@@ -52,7 +52,7 @@ Task = Sequence[Sequence[object]]
 
 
 def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> None:
-    """Compile what `spec` needs in training and serving; None: what the usual commands need.
+    """Compile what `spec` needs in training, serving and explaining; None: what the usual commands need.
 
     `processes`: as many at once; None: as many as there are cores.
     """
@@ -75,6 +75,9 @@ def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:
             _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
             _ctr("evaluate", "--model", "model", "log.tsv"),
             ["-c", _SERVE],
+            _ctr("explain", "--model", "model", "log.tsv", "--rows", 1),
+            _ctr("tune", "hashed", "--trials", 1, "--out", "best.yaml"),
+            _ctr("train", "hashed", "--model", "model", "--store", "embedded://?shards=1"),
         ],
     )
     yield folder / "worker", [["-c", _WORK]]
@@ -83,7 +86,7 @@ def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:
 
 
 def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
-    """Build a data set of rows for `spec`, train on it, and predict."""
+    """Build a data set of rows for `spec`, train on it, predict, and explain a prediction."""
     folder.mkdir()
     (folder / "spec.yaml").write_text(spec.to_yaml())
     _write_rows(spec, folder / "rows")
@@ -92,6 +95,7 @@ def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
         _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
         _ctr("train", "--spec", "spec.yaml", "rows", "--model", "model", "--on-bad-rows", "skip"),
         ["-c", _SERVE],
+        _ctr("explain", "--model", "model", "rows", "--rows", 1),
     ]
 
 
