@@ -98,6 +98,8 @@ class _Trial:
         self._freezes: list[tuple[float, float]] = []
         self._arrived = [0] * len(_TIMEOUTS_S)
         """Pushes of each client that have arrived."""
+        self._sending = [False] * len(_TIMEOUTS_S)
+        """Whether a push of each client is on its way."""
         url = parse_redis_url(servers.url)
         self._stores = [
             RedisStore(url, bits=_BITS, width=2, join=True, timeout_s=timeout_s) for timeout_s in _TIMEOUTS_S
@@ -112,6 +114,7 @@ class _Trial:
                     self._await_pushes(clients, stop)
                     if stop.wait(self._chosen.random() / 4):
                         break
+                    self._await_sending(clients, stop)
                     self._server.freeze()
                     frozen = monotonic()
                     stop.wait(freeze_s)
@@ -130,8 +133,11 @@ class _Trial:
             if any(client.done() for client in clients) or stop.wait(0.01):
                 return
 
-    def _has_arrived(self, client: int) -> None:
-        self._arrived[client] += 1
+    def _await_sending(self, clients: Sequence[Future[None]], stop: Event) -> None:
+        """Wait until a push is on its way, so that the freeze catches it."""
+        while not any(self._sending):
+            if any(client.done() for client in clients) or stop.wait(0.001):
+                return
 
     def evaluate(self, report: FreezeReport) -> None:
         """Compare the server with the ledgers of its clients."""
@@ -170,8 +176,11 @@ class _Trial:
             # Few enough for a slot not to reach its limit, where a push adds less than the ledger says.
             increments = numbers.integers(-(1 << 20), 1 << 20, slots.size) << 32
             increments += numbers.integers(0, 1 << 12, slots.size)
-            session.send(session.push_packed(slots, increments, chunk))
-            self._has_arrived(client)
+            push = session.push_packed(slots, increments, chunk)
+            self._sending[client] = True
+            session.send(push)
+            self._sending[client] = False
+            self._arrived[client] += 1
             if is_over:
                 return
             sleep(_PAUSE_S)

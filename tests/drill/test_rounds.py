@@ -182,7 +182,7 @@ class TestPlayed:
         report = freeze_servers(5, "0", tmp_path, freeze_s=2.5, stop=Event())
         assert report.problems == []
         assert (report.freezes, report.servers, len(report.recoveries_s)) == (5, 5, 5)
-        assert 0 <= report.in_flight <= report.freezes  # at 100 freezes some always catch a push
+        assert report.in_flight >= 1
         assert all(proof.pushes >= 4 and proof.pushes == proof.acknowledged for proof in report.proofs)
         assert str(report).startswith("right (")
 
