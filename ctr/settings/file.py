@@ -142,7 +142,7 @@ def read_settings(path: Path) -> SettingsFile:
         raise SettingError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())}).") from None
     if not (isinstance(entry, dict) and "command" in entry and isinstance(entry.get("options"), dict)):
         raise SettingError(
-            f"{path}: is no file of settings, which has `command` and `options`; see `ctr tune`."
+            f"{path}: is not a settings file: it needs `command` and `options`; `ctr tune` writes such files."
         )
     if (command := entry.get("command")) != COMMAND:
         raise SettingError(

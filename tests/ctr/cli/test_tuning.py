@@ -236,8 +236,8 @@ WRONG = [
     ),
     ({"command": "train", "version": 1, "options": {"epochs": "many"}}, "s.yaml:3: epochs is 'many'"),
     ({"command": "train", "version": 1, "options": {}, "more": 1}, "'more'"),
-    ([1], "no file of settings"),
-    ({"options": {"alpha": 0.1}}, "no file of settings"),
+    ([1], "not a settings file"),
+    ({"options": {"alpha": 0.1}}, "not a settings file"),
     ("{", "cannot be read as YAML"),
 ]
 
