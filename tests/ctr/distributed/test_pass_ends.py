@@ -80,10 +80,11 @@ def test_the_hold_out_after_every_pass_is_that_of_memory(
     clocks, said = summary_of(cli, click_log, tmp_path, *flags)
     assert " after pass 2" in said
     assert "some workers had already begun the next one" in said
-    for summary, abs_ in ((rounds, 2e-4), (clocks, 5e-3)):
+    # What workers learnt of the next pass makes the first loss better, so less is left to gain.
+    for summary, abs_, gain in ((rounds, 2e-4, 5e-3), (clocks, 5e-3, 1e-3)):
         assert [each["pass"] for each in summary["holdout_by_pass"]] == [1, 2]
         for each, expected in zip(summary["holdout_by_pass"], exact["holdout_by_pass"], strict=True):
             assert each["examples"] == expected["examples"]
             assert each["logloss"] == pytest.approx(expected["logloss"], abs=abs_)
         losses = [each["logloss"] for each in (*summary["holdout_by_pass"], summary["holdout"])]
-        assert losses[0] - 5e-3 > losses[1] > losses[2]
+        assert losses[0] - gain > losses[1] > losses[2]
