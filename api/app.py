@@ -8,16 +8,27 @@ import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from time import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
-from ctr.api.events import EVENT_PATHS, Act, Events, add_event_routes
-from ctr.api.schema import NOT_NOW, REFUSALS, Alive, Predictions, Problem, Ready, describe_rows, example_row
+from ctr.api.schema import (
+    NOT_NOW,
+    REFUSALS,
+    Alive,
+    Predictions,
+    Problem,
+    Ready,
+    Taken,
+    describe_rows,
+    example_row,
+)
 from ctr.errors import DataError, StoreError
+from ctr.features.windows import Windows
 from ctr.model import Model
 
 if TYPE_CHECKING:  # which loads the Redis client
@@ -42,6 +53,13 @@ WAITING_REQUESTS = 32
 
 WARM_UP_ROWS = 2_000
 """More than any number of rows from which on the model takes another path."""
+
+AHEAD_S = 3600
+"""How much later than the server's clock an event may be: one of the year 3017 would make all keys expire."""
+
+Act = Callable[[bytes], bytes]
+"""The response body to a request body."""
+_Result = TypeVar("_Result")
 
 DESCRIPTION = """Click-through-rate predictions of one model, over REST.
 
@@ -77,13 +95,14 @@ def create_app(
 
     app = FastAPI(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
-    if service.events is not None:
-        add_event_routes(app, service.events, service.respond)
-        for path in EVENT_PATHS:
-            describe_rows(app, model.spec, limits.rows, path)
-    describe_rows(app, model.spec, limits.rows, "/v1/predict")
-    for route in app.routes:  # after the description, which would list each endpoint twice
-        if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
+    if model.spec.windows:
+        add_event_routes(app, service)
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    for route in routes:
+        if route.methods == {"POST"}:
+            describe_rows(app, model.spec, limits.rows, route.path)
+    for route in routes:  # after the description, which would list each endpoint twice
+        if route.methods == {"GET"}:
             route.methods.add("HEAD")
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(DataError, _bad_rows)
@@ -103,7 +122,6 @@ class Service:
         several = {field.name for field in spec.all_fields if field.several}
         self._lists_crossed = any(sum(part in several for part in cross.of) > 1 for cross in spec.crosses)
         self._lists = len(spec.list_columns)
-        self.events = Events(model, limits) if model.spec.windows else None
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         # More at a time are no faster and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
@@ -122,9 +140,9 @@ class Service:
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
-                    await self._in_thread(body, self.predict)
-            if self.events is not None:
-                await asyncio.get_running_loop().run_in_executor(self._threads, self.events.warm)
+                    await self._in_thread(self.predict, body)
+            if spec.windows:
+                await self._in_thread(self._warm_windows)
         except Exception as failure:
             self.failure = failure
             if on_warm is None:
@@ -132,6 +150,13 @@ class Service:
         self._ready = self.failure is None
         if on_warm is not None:
             on_warm(self.failure)
+
+    def _warm_windows(self) -> None:
+        """Compile the kernels of events; the model's windows do not change."""
+        transform, windows = self.model.transform, Windows(self.model.spec)
+        cells = transform.cells_of([example_row(self.model.spec)])
+        windows.take_in(cells, transform.columns)
+        windows.add_clicks(cells, transform.columns)
 
     def check_ready(self) -> None:
         """`RequestError` (503) until the model has predicted its first example."""
@@ -196,7 +221,7 @@ class Service:
             or len(body) > INLINE_BYTES
             or containers_at_most(body) * self._features > INLINE_FEATURES
         ):
-            return await self._in_thread(body, act)
+            return await self._in_thread(act, body)
         if self._windows is None:
             return act(body)
         return await asyncio.get_running_loop().run_in_executor(self._waiting, act, body)
@@ -208,16 +233,26 @@ class Service:
         if self._windows is not None:
             self._windows.close()
 
-    async def _in_thread(self, body: bytes, act: Act) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act, body)
+    async def _in_thread(self, call: Callable[..., _Result], *arguments: bytes) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
-        rows = parse_rows(body, self.limits, self._lists)
-        answer = {"predictions": self.model.predict(rows), "model": self.model.id}
+        answer = {"predictions": self.model.predict(self._rows(body)), "model": self.model.id}
         # From the float32 array itself: each number has the fewest digits that give the same float32 back,
         # and no Python float is made of it.
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def impressions(self, body: bytes) -> bytes:
+        """Take the rows of a request into the model's windows."""
+        return orjson.dumps({"taken": self.model.take_in(self._rows(body), int((time() + AHEAD_S) * 1e6))})
+
+    def clicks(self, body: bytes) -> bytes:
+        """Add clicks to rows that the windows have."""
+        return orjson.dumps({"taken": self.model.add_clicks(self._rows(body))})
+
+    def _rows(self, body: bytes) -> list[dict[str, Any]]:
+        return parse_rows(body, self.limits, self._lists)
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
@@ -259,6 +294,28 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.check_ready()
         await service.check_windows()
         return Ready(status="ready", model=service.model.id)
+
+
+def add_event_routes(app: FastAPI, service: Service) -> None:
+    """The two endpoints of a model with windows."""
+
+    @app.post(
+        "/v1/events/impressions",
+        summary="Tell what was shown",
+        response_model=Taken,
+        responses=REFUSALS,
+    )
+    async def impressions(request: Request) -> Response:
+        """Rows with key columns and time, in the order of time. They count for later predictions.
+
+        All rows of a request count, or none. Rows that are sent twice count twice.
+        """
+        return await service.respond(request, service.impressions)
+
+    @app.post("/v1/events/clicks", summary="Tell what was clicked", response_model=Taken, responses=REFUSALS)
+    async def clicks(request: Request) -> Response:
+        """Rows that were sent as impressions and have been clicked, with the time of the impression."""
+        return await service.respond(request, service.clicks)
 
 
 def _json(body: bytes, status: int = 200) -> Response:

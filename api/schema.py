@@ -67,6 +67,12 @@ class Predictions(BaseModel):
     model: str = Field(description="Id of the model that predicted.")
 
 
+class Taken(BaseModel):
+    """What became of events."""
+
+    taken: int = Field(description="How many rows count from now on; others have no key, no time or no row.")
+
+
 class Problem(BaseModel):
     """Why a request was refused."""
 

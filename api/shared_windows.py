@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
@@ -80,7 +81,9 @@ class SharedWindows:
         with self._writing:  # while this waited, another thread may have written its event
             if not event.is_done:
                 self._write([self._waiting.popleft() for _ in range(len(self._waiting))])
-        return event.result()
+        if isinstance(event.outcome, BaseException):
+            raise event.outcome
+        return event.outcome
 
     def _write(self, events: list[_Event]) -> None:
         names = list(dict.fromkeys(name for event in events for name in event.names))
@@ -88,7 +91,7 @@ class SharedWindows:
         def decide(head: bytes, values: list[bytes | None], others: list[Record]) -> Change | None:
             windows, before = self._windows(names, head, values)
             for event in events:
-                event.try_on(windows)
+                event.apply(windows)
             totals, records = self._records.totals(windows), self._records.records(windows)
             changed = [(name, value) for name, value in records if before.get(name) != value]
             if not changed and totals == head:
@@ -99,7 +102,7 @@ class SharedWindows:
             self._store.change(names, decide)
         except BaseException as error:
             for event in events:
-                event.problem = error
+                event.outcome = error
             raise
         finally:
             for event in events:
@@ -119,29 +122,22 @@ class SharedWindows:
             ) from error
 
 
+@dataclass(slots=True)
 class _Event:
     """A request to add rows or clicks."""
 
-    def __init__(self, names: Sequence[bytes], act: Callable[[Windows], int]) -> None:
-        self.names = names
-        self.is_done = False
-        self.problem: BaseException | None = None
-        self._act = act
-        self._counted = 0
+    names: Sequence[bytes]
+    act: Callable[[Windows], int]
+    outcome: int | BaseException = 0
+    """How many rows count, or why none does."""
+    is_done: bool = False
 
-    def try_on(self, windows: Windows) -> None:
-        """Apply it; an error becomes its `problem`, and leaves the windows unchanged."""
-        self.problem = None
+    def apply(self, windows: Windows) -> None:
+        """An error becomes its outcome, and leaves the windows unchanged."""
         try:
-            self._counted = self._act(windows)
+            self.outcome = self.act(windows)
         except DataError as error:
-            self.problem = error
-
-    def result(self) -> int:
-        """How many rows count. Raises the problem."""
-        if self.problem is not None:
-            raise self.problem
-        return self._counted
+            self.outcome = error
 
 
 def _differ(fact: str, there: str, here: str) -> str:

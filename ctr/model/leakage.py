@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from ctr.errors import CtrError
 from ctr.features.dataset import read_manifest
-from ctr.features.inputs import FileRows, file_digests
+from ctr.features.inputs import InputFile, file_digests
 
 if TYPE_CHECKING:
     from ctr.features import FeatureSpec
-    from ctr.features.inputs import InputFile
     from ctr.metrics import MetricSummary
 
 
@@ -29,11 +28,12 @@ def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
     A data set's digest covers everything in it; for files see `file_digests`. Files of which some rows are
     left out have none.
     """
-    folders = [each for each in inputs if isinstance(each, str | Path)]
+    folders = [each for each in inputs if not isinstance(each, InputFile)]
     files = [
         each
         for each in inputs
-        if not isinstance(each, str | Path) and (not isinstance(each, FileRows) or each.count() == each.rows)
+        if isinstance(each, InputFile)
+        and (each.chosen_rows is None or each.chosen_rows.count() == each.chosen_rows.rows)
     ]
     return [*(read_manifest(Path(folder)).digest for folder in folders), *file_digests(files)]
 

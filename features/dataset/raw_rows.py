@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.dataset.manifest import RAW_ROWS, DatasetManifest, RawFileEntry
-from ctr.features.inputs import FileRows, InputFile, LocalFile, StandardInput, input_files, is_uri
+from ctr.features.inputs import ChosenRows, InputFile, LocalFile, StandardInput, input_files, is_uri
 
 _BATCH_ROWS = 1 << 20
 """Rows of every batch in the file but the last."""
@@ -99,13 +99,11 @@ def raw_rows(folder: Path, manifest: DatasetManifest, why: str) -> list[InputFil
             " give those if the model has no windows."
         )
     chosen = _Chosen(folder, manifest)
+    files = [_unchanged(folder, each, why) for each in entries]
     starts = accumulate((each.rows for each in entries), initial=0)
-    return [
-        FileRows(
-            _unchanged(folder, each, why), each.rows, partial(chosen.of, start), f"the data set {folder}"
-        )
-        for each, start in zip(entries, starts, strict=False)
-    ]
+    for file, each, start in zip(files, entries, starts, strict=False):
+        file.chosen_rows = ChosenRows(each.rows, partial(chosen.of, start), f"the data set {folder}")
+    return files
 
 
 def _unchanged(folder: Path, entry: RawFileEntry, why: str) -> InputFile:

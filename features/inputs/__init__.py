@@ -1,7 +1,7 @@
 """Which files the inputs of a command are, and their bytes: on disks, behind URIs, from a pipe."""
 
 from ctr.features.inputs.input_file import (
-    FileRows,
+    ChosenRows,
     FileState,
     InputFile,
     LocalFile,

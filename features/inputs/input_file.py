@@ -1,14 +1,15 @@
-"""`InputFile`: one raw file, wherever it lies; `LocalFile`: on a disk; `FileRows`: some of its rows."""
+"""`InputFile`: one raw file, wherever it lies; `LocalFile`: on a disk; `ChosenRows`: some of its rows."""
 
 from __future__ import annotations
 
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -46,70 +47,92 @@ class FileState:
         return f"it was written to ({now.size:,} bytes as before, but modified since)"
 
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_STEP = 1 << 20  # rows that are counted at a time
 
 
-class InputFile(Protocol):
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """Some rows of a file."""
+
+    rows: int
+    """The number of data rows in the file, chosen or not."""
+    chosen: Callable[[int, int], NDArray[np.bool_]]
+    """Called with `first` and `last`: which of the rows `first..last-1` are chosen."""
+    chosen_by: str
+    """What was built from these rows, for messages."""
+
+    def count(self) -> int:
+        """How many rows are chosen."""
+        starts = range(0, self.rows, _STEP)
+        return sum(int(np.count_nonzero(self.chosen(at, min(at + _STEP, self.rows)))) for at in starts)
+
+
+class InputFile(ABC):
     """One raw file, which can be read any number of times, as long as it does not change.
 
     `str` of it is its name in messages.
     """
 
-    @property
-    def location(self) -> str:
-        """Its path or URI, by which any process on this machine finds it."""
+    is_remote: ClassVar[bool] = False
+    """Whether reading it goes over a network, so that few large requests are better than many."""
+
+    def __init__(self, location: str) -> None:
+        """`location`: its path or URI, by which any process on this machine finds it."""
+        self.location = location
+        self.chosen_rows: ChosenRows | None = None
+        """The only rows that its reader (see `open_reader`) returns; None: all."""
+
+    def __str__(self) -> str:
+        return self.location
+
+    @cached_property
+    def state(self) -> FileState:
+        """Its state when it was first opened or listed. Raises DataError."""
+        return self._state_now()
 
     @property
     def size(self) -> int:
         """In bytes; 0 if that is not known."""
+        return self.state.size
 
-    @property
-    def state(self) -> FileState:
-        """Its state when it was first opened or listed. Raises DataError."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether reading it goes over a network, so that few large requests are better than many."""
-
+    @abstractmethod
     def open(self) -> io.BufferedReader:
         """Its bytes, from the first. Raises DataError, also when it has changed."""
 
+    @abstractmethod
     def seekable(self) -> Any:
         """A path or an open file, which Arrow reads in any order. Raises DataError as `open` does."""
+
+    @abstractmethod
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState: ...
 
     def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
         """Raises DataError if it has changed; to be called at the end of reading.
 
         `opened`: the result of `open`; a local file may then have been moved.
         """
+        now = self._state_now(opened)
+        if (change := self.state.change(now)) is not None:
+            raise DataError(
+                f"{self}: {change} since it was first read, and every pass needs the same rows; start again"
+                " with files that nothing writes to."
+            )
 
 
-@dataclass(frozen=True)
-class LocalFile:
+class LocalFile(InputFile):
     """A file by its path."""
 
-    path: Path
-    is_remote = False
+    def __init__(self, path: Path) -> None:
+        super().__init__(os.path.abspath(path))
+        self._path = path
 
     def __str__(self) -> str:
-        return str(self.path)
-
-    @property
-    def location(self) -> str:
-        return os.path.abspath(self.path)
-
-    @cached_property
-    def state(self) -> FileState:
-        return self._state(None)
-
-    @property
-    def size(self) -> int:
-        return self.state.size
+        return str(self._path)
 
     def open(self) -> io.BufferedReader:
         self.require()
         try:
-            opened = self.path.open("rb")
+            opened = self._path.open("rb")
         except OSError as error:
             raise self._unreadable(error) from None
         try:
@@ -122,39 +145,30 @@ class LocalFile:
     def seekable(self) -> Any:
         self.require()
         self.require_unchanged()
-        return self.path
-
-    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
-        require_same(self, self._state(opened))
+        return self._path
 
     def require(self) -> None:
         """Raises DataError unless it is a file."""
-        if not self.path.is_file():
-            problem = "not a regular file" if self.path.exists() else "there is no such file"
-            raise DataError(f"{self.path}: {problem}; check the path.")
+        if not self._path.is_file():
+            problem = "not a regular file" if self._path.exists() else "there is no such file"
+            raise DataError(f"{self}: {problem}; check the path.")
 
-    def _state(self, opened: io.BufferedReader | None) -> FileState:
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
         try:
-            return FileState.of(os.stat(self.path if opened is None else opened.fileno()))
+            return FileState.of(os.stat(self._path if opened is None else opened.fileno()))
         except OSError as error:
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: OSError) -> DataError:
-        return DataError(f"{self.path}: cannot be read ({error.strerror}).")
-
-
-def require_same(file: InputFile, now: FileState) -> None:
-    """Raise DataError if a file has changed."""
-    if (change := file.state.change(now)) is not None:
-        raise DataError(
-            f"{file}: {change} since it was first read, and every pass needs the same rows; start again with"
-            " files that nothing writes to."
-        )
+        return DataError(f"{self}: cannot be read ({error.strerror}).")
 
 
 def suffixes(file: InputFile) -> list[str]:
     """The suffixes of its name, in lower case, such as `['.csv', '.gz']`."""
     return [suffix.lower() for suffix in PurePosixPath(str(file)).suffixes]
+
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_columns(file: InputFile) -> Mapping[str, bytes]:
@@ -168,52 +182,3 @@ def partition_columns(file: InputFile) -> Mapping[str, bytes]:
         if equals and name:
             columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
     return columns
-
-
-_STEP = 1 << 20  # rows that are counted at a time
-
-
-@dataclass(frozen=True)
-class FileRows:
-    """An `InputFile` whose reader (see `open_reader`) returns only the chosen rows."""
-
-    file: InputFile
-    rows: int
-    """The number of data rows in the file, chosen or not."""
-    chosen: Callable[[int, int], NDArray[np.bool_]]
-    """Called with `first` and `last`: which of the rows `first..last-1` are chosen."""
-    chosen_by: str
-    """What was built from these rows, for messages."""
-
-    def count(self) -> int:
-        """How many rows are chosen."""
-        starts = range(0, self.rows, _STEP)
-        return sum(int(np.count_nonzero(self.chosen(at, min(at + _STEP, self.rows)))) for at in starts)
-
-    def __str__(self) -> str:
-        return str(self.file)
-
-    @property
-    def location(self) -> str:
-        return self.file.location
-
-    @property
-    def size(self) -> int:
-        return self.file.size
-
-    @property
-    def state(self) -> FileState:
-        return self.file.state
-
-    @property
-    def is_remote(self) -> bool:
-        return self.file.is_remote
-
-    def open(self) -> io.BufferedReader:
-        return self.file.open()
-
-    def seekable(self) -> Any:
-        return self.file.seekable()
-
-    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
-        self.file.require_unchanged(opened)

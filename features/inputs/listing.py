@@ -11,7 +11,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctr.errors import DataError
-from ctr.features.inputs.input_file import FileState, InputFile, LocalFile
+from ctr.features.inputs.input_file import InputFile, LocalFile
 from ctr.features.inputs.remote import RemoteFile, is_uri, list_remote
 from ctr.features.inputs.standard_input import NAME, StandardInput
 
@@ -48,7 +48,7 @@ def _files_of(text: str) -> Sequence[InputFile]:
     if text == NAME:
         return [StandardInput()]
     if is_uri(text):
-        return [RemoteFile(uri, state) for uri, state in _remote(text)]
+        return _remote(text)
     if is_glob(text):
         paths = sorted(map(Path, glob(text, recursive=True)))
         seen = Path(text).name.startswith(_HIDDEN)
@@ -86,19 +86,19 @@ def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
             yield from _below(entry, (*above, real))
 
 
-def _remote(uri: str) -> list[tuple[str, FileState]]:
-    """URI and state of the files that a URI, perhaps a pattern, stands for."""
+def _remote(uri: str) -> list[RemoteFile]:
+    """The files that a URI, perhaps a pattern, stands for."""
     start = uri
     if has_magic(uri):
-        start = uri[: re.search(r"[*?[]", uri).start()].rpartition("/")[0]  # type: ignore[union-attr]
-    matches = list_remote(start)
+        start = re.split(r"[*?[]", uri, maxsplit=1)[0].rpartition("/")[0]
+    files = list_remote(start)
     if start != uri:
-        matches = [(each, state) for each, state in matches if _fits(each.split("/"), uri.split("/"))]
-    if [each for each, _ in matches] != [uri]:  # a file by its name may be hidden
-        matches = [(each, state) for each, state in matches if not _is_hidden(each.removeprefix(start))]
-    if not matches:
+        files = [file for file in files if _fits(file.location.split("/"), uri.split("/"))]
+    if [file.location for file in files] != [uri]:  # a file by its name may be hidden
+        files = [file for file in files if not _is_hidden(file.location.removeprefix(start))]
+    if not files:
         raise DataError(f"{uri}: no data file is there; check bucket, path and pattern.")
-    return sorted(matches, key=lambda each: each[0].split("/"))
+    return sorted(files, key=lambda file: file.location.split("/"))
 
 
 def _is_hidden(path: str) -> bool:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs.input_file import FileState, require_same
+from ctr.features.inputs.input_file import FileState, InputFile
 from ctr.features.threads import Threads
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -63,29 +62,18 @@ def is_uri(text: str) -> bool:
     return _URI.match(text) is not None
 
 
-@dataclass(frozen=True)
-class RemoteFile:
+class RemoteFile(InputFile):
     """A file on another machine."""
 
-    location: str
-    """Its URI."""
-    state: FileState
     is_remote = True
 
-    def __str__(self) -> str:
-        return self.location
-
-    @property
-    def size(self) -> int:
-        return self.state.size
+    def __init__(self, uri: str, state: FileState) -> None:
+        """`state`: as it was listed."""
+        super().__init__(uri)
+        self.state = state
 
     def open(self) -> io.BufferedReader:
-        self.require_unchanged()
-        filesystem, path = _place_of(self.location)
-        with remote_errors(self.location):
-            return io.BufferedReader(
-                _ReadAhead(self.location, filesystem.open_input_file(path)), _BUFFER_BYTES
-            )
+        return io.BufferedReader(_ReadAhead(self.location, self.seekable()), _BUFFER_BYTES)
 
     def seekable(self) -> Any:
         self.require_unchanged()
@@ -93,11 +81,11 @@ class RemoteFile:
         with remote_errors(self.location):
             return filesystem.open_input_file(path)
 
-    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
         filesystem, path = _place_of(self.location)
         with remote_errors(self.location):
             (info,) = filesystem.get_file_info([path])
-        require_same(self, _state(info))
+            return _state(info)
 
 
 def _state(info: Any) -> FileState:
@@ -110,15 +98,15 @@ def _state(info: Any) -> FileState:
     return FileState(0, 0, info.size, (info.mtime_ns or 0) // _S * _S)
 
 
-def list_remote(uri: str) -> list[tuple[str, FileState]]:
-    """URI and state of the file at `uri`, or of every file below the folder that it is. Raises DataError."""
+def list_remote(uri: str) -> list[RemoteFile]:
+    """The file at `uri`, or every file below the folder that it is. Raises DataError."""
     from pyarrow.fs import FileSelector, FileType
 
     filesystem, path = _place_of(uri, first=True)
     with remote_errors(uri):
         (info,) = filesystem.get_file_info([path])
         if info.type == FileType.File:
-            return [(uri, _state(info))]
+            return [RemoteFile(uri, _state(info))]
         if info.type == FileType.NotFound:
             bucket = path.split("/", 1)[0]
             if filesystem.type_name in ("s3", "gcs") and bucket != path:
@@ -127,7 +115,7 @@ def list_remote(uri: str) -> list[tuple[str, FileState]]:
         start = uri.removesuffix("/")
         path = info.path.rstrip("/")
         return [
-            (start + each.path.removeprefix(path), _state(each))
+            RemoteFile(start + each.path.removeprefix(path), _state(each))
             for each in filesystem.get_file_info(FileSelector(info.path, recursive=True))
             if each.type == FileType.File
         ]

@@ -7,22 +7,18 @@ import os
 from typing import Any
 
 from ctr.errors import DataError
-from ctr.features.inputs.input_file import FileState
+from ctr.features.inputs.input_file import FileState, InputFile
 
 NAME = "-"
 _READ_BYTES = 1 << 20  # 1 MiB
 
 
-class StandardInput:
+class StandardInput(InputFile):
     """Standard input. What has been read is kept until a pass begins that reads it to its end."""
-
-    location = NAME
-    size = 0
-    state = FileState(0, 0, 0, 0)
-    is_remote = False
 
     def __init__(self, handle: int = 0) -> None:
         """`handle`: the file descriptor to read."""
+        super().__init__(NAME)
         self.handle = handle
         self.head = bytearray()
         """The bytes that have been read and kept."""
@@ -50,8 +46,8 @@ class StandardInput:
             f" path, or pipe an Arrow stream."
         )
 
-    def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
-        """It is read once."""
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
+        return FileState(0, 0, 0, 0)  # it is read once
 
     def once(self) -> DataError:
         """The error of reading it a second time."""

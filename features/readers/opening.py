@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
 from ctr.features import lines, tables  # lazy: a reader is loaded with the first file of its format
-from ctr.features.inputs import FileRows, InputFile, partition_columns, suffixes
+from ctr.features.inputs import InputFile, partition_columns, suffixes
 from ctr.features.readers.wrapped import PartitionedReader, SomeRowsReader
 from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
@@ -66,7 +66,7 @@ def open_reader(
 ) -> Reader:
     """Open a raw file to be read through `spec`; `labels` says what its label column is for.
 
-    The reader of `FileRows` returns only the chosen rows. Rows that do not meet the `choice` have the status
+    Of a file with `chosen_rows` it returns only these. Rows that do not meet the `choice` have the status
     `RowStatus.ELSEWHERE`.
 
     Raises DataError for a path without a file and a file that cannot be read, SpecError for a format that
@@ -84,8 +84,8 @@ def open_reader(
     reader: Reader = of_file.open(path, spec, labels)
     if values := partition_columns(path):
         reader = PartitionedReader(reader, values)
-    if isinstance(path, FileRows):
-        reader = SomeRowsReader(path, reader)
+    if path.chosen_rows is not None:
+        reader = SomeRowsReader(path, path.chosen_rows, reader)
     if choice is not None:
         from ctr.features.readers.condition import ChosenReader
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.block import Block, Origin, Piece, Reader
-from ctr.features.inputs import FileRows
+from ctr.features.inputs import ChosenRows, InputFile
 from ctr.features.text import Cells
 
 
@@ -155,29 +155,30 @@ class SomeRowsReader(ReaderAround):
     Reading raises DataError when the file, split by its spec, does not have the expected number of rows.
     """
 
-    def __init__(self, file: FileRows, reader: Reader) -> None:
+    def __init__(self, file: InputFile, rows: ChosenRows, reader: Reader) -> None:
         super().__init__(reader)
-        self._file = file
+        self._file, self._rows = file, rows
 
     def count_rows(self) -> int:
         self._require_rows(self._reader.count_rows())
-        return self._file.count()
+        return self._rows.count()
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         at = 0
         for piece in self._reader.pieces(columns):
             first, at = at, at + piece.rows
-            if at > self._file.rows:
+            if at > self._rows.rows:
                 self._require_rows(at)
-            chosen = self._file.chosen(first, at)
+            chosen = self._rows.chosen(first, at)
             if rows := int(np.count_nonzero(chosen)):
                 yield SomeRowsPiece(piece, chosen, rows)
         self._require_rows(at)
 
     def _require_rows(self, rows: int) -> None:
-        if rows != self._file.rows:
-            more = "more than" if rows > self._file.rows else f"{rows:,}, not"
+        expected = self._rows.rows
+        if rows != expected:
+            more = "more than" if rows > expected else f"{rows:,}, not"
             raise DataError(
-                f"{self._file}: has {more} the {self._file.rows:,} rows that {self._file.chosen_by} was built"
+                f"{self._file}: has {more} the {expected:,} rows that {self._rows.chosen_by} was built"
                 " from; use a spec that splits the file into the same rows, or build the data set again."
             )

@@ -10,10 +10,9 @@ from fnmatch import fnmatchcase
 from itertools import chain, combinations, groupby, product
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, ValidatorFunctionWrapHandler
-from pydantic import WrapValidator as Wrap
+from pydantic import BaseModel, Field, ValidatorFunctionWrapHandler, WrapValidator
 
-from ctr.features.spec.fields import FROZEN, InputField, Name, Names, check_distinct, misfit
+from ctr.features.spec.fields import FROZEN, InputField, Name, Names, misfit
 from ctr.features.spec.yaml_text import Place
 
 _TIMES = " * "
@@ -37,20 +36,8 @@ def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     return data if isinstance(data, str) else handler(data)
 
 
-def _expanded(written: tuple[Cross | str, ...], info: ValidationInfo) -> tuple[Cross, ...]:
-    if not {"fields", "groups", "most_features", "windows"} <= info.data.keys():
-        return ()  # one of these is wrong and reported
-    of_windows = [field for window in info.data["windows"] for field in window.fields]
-    fields = {field.name: field for field in (*info.data["fields"], *of_windows)}
-    return expand_crosses(written, fields, info.data["groups"], info.data["most_features"])
-
-
-Crosses = Annotated[
-    tuple[Annotated[Cross, Wrap(_as_written)], ...], Field(strict=False), AfterValidator(_expanded)
-]
+Crosses = Annotated[tuple[Annotated[Cross, WrapValidator(_as_written)], ...], Field(strict=False)]
 """In YAML a list of mappings or text such as `site * hour`; in a spec, all crosses that these are."""
-Groups = Annotated[dict[Name, Names], Field()]
-"""By the name of a group, its fields or patterns of their names."""
 
 
 def expand_crosses(
@@ -102,18 +89,20 @@ def _check_cross(cross: Cross, i: int, fields: Mapping[str, InputField]) -> None
 
 def _members(fields: Mapping[str, InputField], groups: Mapping[str, Names]) -> dict[str, tuple[str, ...]]:
     """The fields of each group."""
-    members = {}
+    members: dict[str, tuple[str, ...]] = {}
     for group, parts in groups.items():
         if group in fields:
             raise misfit(("groups", group), f"{group!r} is the name of a field already")
-        for k, part in enumerate(parts):
-            if part not in fields and not _matching(part, fields):
-                raise misfit(("groups", group, k), f"there is no field {part!r}; group names of `fields`")
-        names = [(part,) if part in fields else _matching(part, fields) for part in parts]
-        check_distinct([*chain(*names)], ("groups", group))
-        members[group] = tuple(chain(*names))
-        if not members[group]:
+        if not parts:
             raise misfit(("groups", group), "a group has at least one field")
+        members[group] = ()
+        for k, part in enumerate(parts):
+            names = (part,) if part in fields else _matching(part, fields)
+            if not names:
+                raise misfit(("groups", group, k), f"there is no field {part!r}; group names of `fields`")
+            if twice := [name for name in names if name in members[group]]:
+                raise misfit(("groups", group, k), f"{twice[0]!r} is there twice; names must be distinct")
+            members[group] += names
     return members
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, WrapValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from ctr.features.spec.yaml_text import Place
@@ -13,9 +22,39 @@ from ctr.features.spec.yaml_text import Place
 # Strict: YAML reads `no` as a bool and `1.0` as a float; a silent cast would hide the slip.
 FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
+
+def misfit(place: Place, problem: str) -> PydanticCustomError:
+    """An error about a part of a spec whose keys do not fit together; `place` is where in this part."""
+    return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
+
+
+def distinct(names: tuple[str, ...], *key: str) -> tuple[str, ...]:
+    """The names of a list; raises `misfit` for one that is there twice."""
+    seen: set[str] = set()
+    for i, name in enumerate(names):
+        if name in seen:
+            raise misfit((i, *key), f"{name!r} is there twice; names must be distinct")
+        seen.add(name)
+    return names
+
+
+def _increasing(what: str, numbers: tuple[float, ...]) -> tuple[float, ...]:
+    for k in range(1, len(numbers)):
+        if not numbers[k - 1] < numbers[k]:
+            raise misfit((k,), f"{what} must increase, got {numbers[k]:g} after {numbers[k - 1]:g}")
+    return numbers
+
+
 Name = Annotated[str, Field(min_length=1)]
 # Strict tuples would refuse the lists that YAML yields.
-Names = Annotated[tuple[Name, ...], Field(strict=False)]
+Names = Annotated[tuple[Name, ...], Field(strict=False), AfterValidator(distinct)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Edges = Annotated[tuple[Finite, ...], Field(strict=False), AfterValidator(partial(_increasing, "edges"))]
+Sizes = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=100)], ...],
+    Field(strict=False),
+    AfterValidator(partial(_increasing, "sizes")),
+]
 
 
 class Constant(BaseModel):
@@ -86,8 +125,13 @@ class InputField(BaseModel):
         """The most features that an example can have of it; None: no limit."""
         return None if self.several else 1
 
-    def check(self, place: Place) -> None:
-        """Raise `misfit` if its keys do not fit together; `place` is where in the spec it stands."""
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raise `misfit` if its keys do not fit together."""
 
 
 class IndexField(InputField):
@@ -178,32 +222,11 @@ def one_of(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def misfit(place: Place, problem: str) -> PydanticCustomError:
-    """An error about one place of a spec whose parts are well-formed but do not fit together."""
-    return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
-
-
-def check_increasing(numbers: Sequence[float], place: Place, what: str = "edges") -> None:
-    """Raise `misfit` unless the numbers in the list at `place` strictly increase."""
-    for k in range(1, len(numbers)):
-        if not numbers[k - 1] < numbers[k]:
-            raise misfit((*place, k), f"{what} must increase, got {numbers[k]:g} after {numbers[k - 1]:g}")
-
-
-def check_delimiter(delimiter: str, place: Place, *, quotes: bool) -> None:
+def check_delimiter(delimiter: str, *, quotes: bool) -> None:
     """Raise `misfit` unless this character can separate cells; `quotes`: a quote cannot."""
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in ('\n\r"\0' if quotes else "\n\r\0"):
         raise misfit(
-            place,
+            ("delimiter",),
             f"must be one ASCII character, not a {'quote or ' if quotes else ''}line end, got {delimiter!r};"
             ' a tab is "\\t"',
         )
-
-
-def check_distinct(names: Sequence[str], place: Place, *key: str) -> None:
-    """Raise `misfit` if a name in the list at `place` is there twice."""
-    seen: set[str] = set()
-    for i, name in enumerate(names):
-        if name in seen:
-            raise misfit((*place, i, *key), f"{name!r} is there twice; names must be distinct")
-        seen.add(name)

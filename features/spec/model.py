@@ -8,27 +8,35 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from ctr.errors import SpecError
-from ctr.features.spec.crosses import Cross, Crosses, Groups
+from ctr.features.spec.crosses import Cross, Crosses, expand_crosses
 from ctr.features.spec.fields import (
     FROZEN,
     AnyField,
     InputField,
     Name,
-    check_distinct,
+    Names,
     column_of,
     columns_of,
+    distinct,
     misfit,
     wrong_scale,
 )
 from ctr.features.spec.number_fields import NumberField
-from ctr.features.spec.source import FORMATS, Source, check_source
+from ctr.features.spec.source import FORMATS, Source
 from ctr.features.spec.windows import Window
 from ctr.features.spec.yaml_text import Place, dump_yaml
+
+_Parts = TypeVar("_Parts", tuple[InputField, ...], tuple[Window, ...])
+
+
+def _distinct_names(parts: _Parts) -> _Parts:
+    distinct(tuple(part.name for part in parts), "name")
+    return parts
 
 
 class FeatureSpec(BaseModel):
@@ -48,25 +56,26 @@ class FeatureSpec(BaseModel):
     """Seed of every hash."""
     bias: bool = True
     """Whether every example has the feature of slot 0."""
-    fields: Annotated[tuple[AnyField, ...], Field(strict=False)] = ()
-    groups: Groups = Field(default_factory=dict)
-    """By name, fields that crosses name together."""
+    fields: Annotated[tuple[AnyField, ...], Field(strict=False), AfterValidator(_distinct_names)] = ()
+    groups: dict[Name, Names] = Field(default_factory=dict)
+    """By name, fields that crosses name together, or patterns of their names."""
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """The most features of an example, so that one cross too many does not fill the memory. There is no limit
     for data that carries its own features."""
-    windows: Annotated[tuple[Window, ...], Field(strict=False)] = ()
+    windows: Annotated[tuple[Window, ...], Field(strict=False), AfterValidator(_distinct_names)] = ()
     crosses: Crosses = ()
     scales: dict[Name, float] = Field(default_factory=dict)
     """By field or cross, a factor of the values of its features; 1 if none is given."""
 
     @model_validator(mode="after")
-    def _check(self) -> FeatureSpec:
-        check_source(self.source)
+    def _check(self) -> Self:
         if FORMATS[self.source.format].fields:
             _check_carried(self)
         else:
             _check_columns(self)
             _check_fields(self)
+            fields = {field.name: field for field in self.all_fields}
+            self.__dict__["crosses"] = expand_crosses(self.crosses, fields, self.groups, self.most_features)
             _check_most(self)
             _check_scales(self)
         return self
@@ -237,43 +246,32 @@ def _check_columns(spec: FeatureSpec) -> None:
         raise misfit((), "`label` is missing: name the column that tells whether there was a click")
     if spec.weight == spec.label:
         raise misfit(("weight",), f"{spec.weight!r} is the label's column already")
-    used: list[tuple[Place, str | None]] = [
-        (("label",), spec.label),
-        (("weight",), spec.weight),
-    ]
+    places: list[tuple[Place, str]] = []
     for i, field in enumerate(spec.fields):
-        place: Place = ("fields", i, "column" if field.column else "name")
-        for read in columns_of(field):
-            used.append((place if read == column_of(field) else ("fields", i), read))
-            if read in (spec.label, spec.weight):
-                raise misfit(used[-1][0], f"column {read!r} is the label or weight; it cannot be a field too")
+        own: Place = ("fields", i, "column" if field.column else "name")
+        places += [(own if name == column_of(field) else own[:2], name) for name in columns_of(field)]
     for i, window in enumerate(spec.windows):
-        columns: list[tuple[Place, str]] = [(("windows", i, "time"), window.time)]
-        columns += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
-        used += columns
-        for place, name in columns:
-            if name in (spec.label, spec.weight):
-                raise misfit(place, f"column {name!r} is the label or weight; a row is not to look at it")
-    check_distinct(spec.source.ignore, ("source", "ignore"))
+        places.append((("windows", i, "time"), window.time))
+        places += [(("windows", i, "key", k), name) for k, name in enumerate(window.key)]
+    for place, name in places:
+        if name in (spec.label, spec.weight):
+            why = "it cannot be a field too" if place[0] == "fields" else "a row is not to look at it"
+            raise misfit(place, f"column {name!r} is the label or weight; {why}")
+    places += [((key,), name) for key in ("label", "weight") if (name := getattr(spec, key)) is not None]
+    used = {name for _, name in places}
     for i, name in enumerate(spec.source.ignore):
-        if name in [column for _, column in used]:
+        if name in used:
             raise misfit(("source", "ignore", i), f"column {name!r} is not ignored but used; remove it here")
-    if spec.source.columns:
-        for place, column in used:
-            if column is not None and column not in spec.source.columns:
-                raise misfit(place, f"there is no column {column!r} in source.columns")
+    for place, name in places if spec.source.columns else ():
+        if name not in spec.source.columns:
+            raise misfit(place, f"there is no column {name!r} in source.columns")
 
 
 def _check_fields(spec: FeatureSpec) -> None:
     if not spec.fields:
         raise misfit((), "`fields` is missing: list at least one field")
-    check_distinct([field.name for field in spec.fields], ("fields",), "name")
-    for i, field in enumerate(spec.fields):
-        field.check(("fields", i))
-    check_distinct([window.name for window in spec.windows], ("windows",), "name")
     names = {field.name for field in spec.fields}
     for i, window in enumerate(spec.windows):
-        window.check(("windows", i))
         for of_window in window.fields:
             if of_window.name in names:
                 raise misfit(("windows", i), f"its feature {of_window.name!r} has the name of another field")

@@ -7,10 +7,20 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, Field, WrapValidator
 from pydantic_core import PydanticKnownError
 
-from ctr.features.spec.fields import FROZEN, InputField, check_increasing, misfit, one_of, transforms_of
-from ctr.features.spec.yaml_text import Place
+from ctr.features.spec.fields import FROZEN, Edges, Finite, InputField, misfit, one_of, transforms_of
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not low < high:
+        raise misfit((), f"the first number must be the smaller one, got {low:g} and {high:g}")
+    return bounds
+
+
+def _not_zero(scale: float) -> float:
+    if scale == 0:
+        raise misfit((), "every number would be 0; scale by another one")
+    return scale
 
 
 class Clip(BaseModel):
@@ -18,7 +28,7 @@ class Clip(BaseModel):
 
     model_config = FROZEN
 
-    clip: Annotated[tuple[Finite, Finite], Field(strict=False)]
+    clip: Annotated[tuple[Finite, Finite], Field(strict=False), AfterValidator(_ordered)]
 
 
 class Scale(BaseModel):
@@ -26,7 +36,7 @@ class Scale(BaseModel):
 
     model_config = FROZEN
 
-    scale: Finite
+    scale: Annotated[Finite, AfterValidator(_not_zero)]
 
 
 _PLAIN_STEPS = ("sqrt", "square", "log", "zscore", "minmax")
@@ -57,7 +67,7 @@ class NumberField(InputField):
     transform: Annotated[str, AfterValidator(_known_transform)]
     """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v; `width`:
     floor(v / width); `quantiles`: as `edges`, with edges learnt from the data."""
-    edges: Annotated[tuple[Finite, ...], Field(strict=False)] = ()
+    edges: Edges = ()
     """Strictly increasing; for the transform `edges` only."""
     width: Annotated[Finite, Field(gt=0)] | None = None
     """Of every bucket; for the transform `width` only."""
@@ -87,40 +97,26 @@ class NumberField(InputField):
         """The place among the steps of the one that learns from data, if any."""
         return next((i for i, step in enumerate(self.steps) if step in _LEARNT_STEPS), None)
 
-    def check(self, place: Place) -> None:
+    def check(self) -> None:
         for key, transform in _KEYS.items():
             if getattr(self, key) and self.transform != transform:
-                raise misfit(
-                    (*place, key), f"only `transform: {transform}` has {key}; set it or remove {_them(key)}"
-                )
+                them = "it" if key == "width" else "them"
+                raise misfit((key,), f"only `transform: {transform}` has {key}; set it or remove {them}")
         for key, remedy in _NEEDED.items():
             if self.transform == _KEYS[key] and not getattr(self, key):
-                raise misfit(place, f"`{key}` is missing: {remedy}")
-        check_increasing(self.edges, (*place, "edges"))
-        self._check_steps(place)
-
-    def _check_steps(self, place: Place) -> None:
-        for i, step in enumerate(self.steps):
-            if isinstance(step, Clip) and not step.clip[0] < step.clip[1]:
-                low, high = step.clip
-                raise misfit(
-                    (*place, "steps", i, "clip"),
-                    f"the first number must be the smaller one, got {low:g} and {high:g}",
-                )
-            if isinstance(step, Scale) and step.scale == 0:
-                raise misfit((*place, "steps", i, "scale"), "every number would be 0; scale by another one")
+                raise misfit((), f"`{key}` is missing: {remedy}")
         learnt = [i for i, step in enumerate(self.steps) if step in _LEARNT_STEPS]
         if len(learnt) > 1:
             first, second = (self.steps[i] for i in learnt[:2])
             raise misfit(
-                (*place, "steps", learnt[1]),
+                ("steps", learnt[1]),
                 f"a field can learn one scaling, and `{first}` is there already; remove one of them"
                 if first != second
                 else f"`{second}` is there twice; remove one of them",
             )
         if learnt and self.transform == "quantiles":
             raise misfit(
-                (*place, "steps", learnt[0]),
+                ("steps", learnt[0]),
                 f"quantiles are the same buckets without `{self.steps[learnt[0]]}`; remove it",
             )
 
@@ -148,7 +144,3 @@ _NEEDED = {
     "width": "say how wide every bucket is, such as width: 0.5",
     "buckets": "say how many there are to be, such as buckets: 10",
 }
-
-
-def _them(key: str) -> str:
-    return "it" if key == "width" else "them"

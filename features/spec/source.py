@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, model_validator
 from pydantic_core import PydanticKnownError
 
-from ctr.features.spec.fields import (
-    FROZEN,
-    InputField,
-    Names,
-    check_delimiter,
-    check_distinct,
-    misfit,
-    one_of,
-)
+from ctr.features.spec.fields import FROZEN, InputField, Names, check_delimiter, misfit, one_of
 
 LABEL, WEIGHT, FEATURES = "label", "weight", "features"
 """The columns of rows without named ones: their first tokens, and all that follows."""
@@ -92,28 +84,21 @@ class Source(BaseModel):
         known = {"delimiter": delimiter, "quote": delimiter in _QUOTING}
         return {**known, **given, "format": "delimited"}
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        known = FORMATS[self.format].keys
+        for key in ("delimiter", "header", "quote", "columns"):
+            if key in self.model_fields_set and key not in known:
+                raise misfit((key,), f"only delimited text has it, not format {self.format}; remove it")
+        if self.ignore and "ignore" not in known:
+            raise misfit(("ignore",), f"{self.format} data has no named columns; remove it")
+        check_delimiter(self.delimiter, quotes=True)
+        if self.header and self.columns:
+            raise misfit(("columns",), "the header names the columns; remove this list or set header: false")
+        if not self.header and not self.columns:
+            raise misfit((), "without a header, `columns` must list the names of all columns in order")
+        return self
+
     def to_yaml(self) -> dict[str, Any]:
         """What a spec's text says of it."""
         return self.model_dump(mode="json", include={"format", *FORMATS[self.format].keys})
-
-
-def check_source(source: Source) -> None:
-    """Raise the error of a source whose keys do not fit together."""
-    known = FORMATS[source.format].keys
-    for key in ("delimiter", "header", "quote", "columns"):
-        if key in source.model_fields_set and key not in known:
-            raise misfit(
-                ("source", key), f"only delimited text has it, not format {source.format}; remove it"
-            )
-    if source.ignore and "ignore" not in known:
-        raise misfit(("source", "ignore"), f"{source.format} data has no named columns; remove it")
-    if "delimiter" not in known:
-        return
-    check_delimiter(source.delimiter, ("source", "delimiter"), quotes=True)
-    if source.header and source.columns:
-        raise misfit(
-            ("source", "columns"), "the header names the columns; remove this list or set header: false"
-        )
-    if not source.header and not source.columns:
-        raise misfit(("source",), "without a header, `columns` must list the names of all columns in order")
-    check_distinct(source.columns, ("source", "columns"))

@@ -7,10 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from ctr.features.spec.fields import InputField, Name, check_increasing, misfit
-from ctr.features.spec.yaml_text import Place
+from ctr.features.spec.fields import Edges, InputField, Name, misfit
 
 UNIX = "unix"
 UNIX_MS = "unix_ms"
@@ -46,17 +45,12 @@ def parts_of(time_format: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def tells_day(parts: tuple[str, ...]) -> bool:
-    """Whether times of a format with these parts have year, month and day."""
-    return all(any(part in parts for part in same) for same in (_YEAR, _MONTH, _DAY))
-
-
 def is_unix(time_format: str | None) -> bool:
     """Whether times of this format are numbers."""
     return time_format in (UNIX, UNIX_MS)
 
 
-def check_format(place: Place, time_format: str | None, *, hour: bool, day: bool) -> None:
+def check_format(time_format: str | None, *, hour: bool, day: bool) -> None:
     """Raise `misfit` unless this is a format of times, with their hour and day where these are needed.
 
     None stands for ISO 8601.
@@ -66,11 +60,11 @@ def check_format(place: Place, time_format: str | None, *, hour: bool, day: bool
     try:
         parts = parts_of(time_format)
     except ValueError as error:
-        raise misfit((*place, "format"), f"in {time_format!r} {error}") from None
+        raise misfit(("format",), f"in {time_format!r} {error}") from None
     if hour and "%H" not in parts:
-        raise misfit((*place, "format"), f"{time_format!r} tells no hour; it lacks %H")
-    if day and not tells_day(parts):
-        raise misfit((*place, "format"), f"{time_format!r} tells no day; it needs %Y or %y, %m or %b, and %d")
+        raise misfit(("format",), f"{time_format!r} tells no hour; it lacks %H")
+    if day and not all(any(part in parts for part in same) for same in (_YEAR, _MONTH, _DAY)):
+        raise misfit(("format",), f"{time_format!r} tells no day; it needs %Y or %y, %m or %b, and %d")
 
 
 def is_number(part: str) -> bool:
@@ -100,7 +94,7 @@ class TimeField(InputField):
     """For `age_days`: the time, in ISO 8601, from which days are counted."""
     since_column: Name | None = None
     """For `age_days`: the column with the time from which days are counted, in the same format."""
-    edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = ()
+    edges: Edges = ()
     """For `age_days`: strictly increasing; the bucket is how many of them the days have reached."""
 
     @property
@@ -118,46 +112,43 @@ class TimeField(InputField):
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
-    def check(self, place: Place) -> None:
+    def check(self) -> None:
         day = self.transform != "hour" or self.zone is not None
-        check_format(place, self.format, hour="hour" in self.transform, day=day)
-        self._check_zone(place)
+        check_format(self.format, hour="hour" in self.transform, day=day)
+        self._check_zone()
         if self.transform == "age_days" and (self.since is None) == (self.since_column is None):
             raise misfit(
-                place,
+                (),
                 "an age is counted from somewhere: give one of `since`, such as since: 2017-11-06, and"
                 " `since_column`, a column of times",
             )
         for key in ("since", "since_column", "edges"):
             if self.transform != "age_days" and getattr(self, key):
-                raise misfit(
-                    (*place, key), f"only `transform: age_days` has {key}; set it or remove this key"
-                )
+                raise misfit((key,), f"only `transform: age_days` has {key}; set it or remove this key")
         if self.since is not None:
             try:
                 _ = self.since_us
             except ValueError:
                 raise misfit(
-                    (*place, "since"), f"expected a time in ISO 8601 such as 2017-11-06, got {self.since!r}"
+                    ("since",), f"expected a time in ISO 8601 such as 2017-11-06, got {self.since!r}"
                 ) from None
         if self.since_column is not None and self.constant is not None:
             raise misfit(
-                (*place, "missing"),
+                ("missing",),
                 "the age of a time that stands for missing ones would depend on `since_column`; write"
                 " missing: feature or skip",
             )
-        check_increasing(self.edges, (*place, "edges"))
 
-    def _check_zone(self, place: Place) -> None:
+    def _check_zone(self) -> None:
         if self.zone is None:
             return
         if self.transform == "age_days":
-            raise misfit((*place, "zone"), "ages are the same in every time zone; remove this key")
+            raise misfit(("zone",), "ages are the same in every time zone; remove this key")
         try:
             ZoneInfo(self.zone)
         except (KeyError, ValueError, OSError):  # there is none, no such name of a file, or a folder
             raise misfit(
-                (*place, "zone"),
+                ("zone",),
                 f"there is no time zone {self.zone!r}; write an IANA name such as Europe/Berlin (on a machine"
                 f" without time zones, install the package tzdata)",
             ) from None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from ctr.features.spec.fields import FROZEN, InputField, Name, check_distinct, check_increasing, misfit
+from ctr.features.spec.fields import FROZEN, Edges, InputField, Name, distinct, misfit
 from ctr.features.spec.time_fields import check_format
 from ctr.features.spec.yaml_text import Place
 
@@ -31,8 +31,16 @@ def _duration(text: str) -> str:
     return text
 
 
+def _not_zero(duration: str) -> str:
+    if microseconds(duration) == 0:
+        raise misfit((), "must be at least 1s")
+    return duration
+
+
 Duration = Annotated[str, AfterValidator(_duration)]
 """A whole number and a unit: seconds, minutes, hours, days or weeks, such as `10m`."""
+Span = Annotated[Duration, AfterValidator(_not_zero)]
+"""A duration above 0."""
 
 Kind = Literal["count", "clicks", "rate", "since_last"]
 
@@ -47,28 +55,26 @@ class Window(BaseModel):
 
     name: Name
     """Its features are `<name>.count.1h`, `<name>.since_last` and the like."""
-    key: Annotated[tuple[Name, ...], Field(strict=False, min_length=1)]
+    key: Annotated[tuple[Name, ...], Field(strict=False, min_length=1), AfterValidator(distinct)]
     """The columns whose texts together are the key."""
     time: Name
     """The column of the time; rows come in its order."""
     format: Name | None = None
     """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601, as of a field of times."""
-    features: Annotated[tuple[Kind, ...], Field(strict=False, min_length=1)]
-    spans: Annotated[tuple[Duration, ...], Field(strict=False)] = ()
+    features: Annotated[tuple[Kind, ...], Field(strict=False, min_length=1), AfterValidator(distinct)]
+    spans: Annotated[tuple[Span, ...], Field(strict=False), AfterValidator(distinct)] = ()
     """How far counts, clicks and rates look back; each is a feature of its own."""
-    half_life: Duration | None = None
+    half_life: Span | None = None
     """Counts, clicks and rates also look back without an end, at rows that weigh half after so long."""
     delay: Duration | None = None
     """How long after its row a click is known; `0s`: at once."""
-    expire: Duration | None = None
+    expire: Span | None = None
     """A key that no row had for longer than this is forgotten; None: the longest span or 8 half-lives."""
     slack: Duration = "0s"
     """How much earlier than a row before it a row may be."""
     strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
     """How many rows with the click rate of all keys are added to those of a key before its rate is taken."""
-    rate_edges: Annotated[tuple[Annotated[float, Field(allow_inf_nan=False)], ...], Field(strict=False)] = (
-        _RATES
-    )
+    rate_edges: Edges = _RATES
     """Increasing numbers between the buckets of rates."""
 
     @property
@@ -99,43 +105,34 @@ class Window(BaseModel):
             for span in ((None,) if kind == "since_last" else self.looks)
         )
 
-    def check(self, place: Place) -> None:
-        """Raise `misfit` if its keys do not fit together."""
-        check_format(place, self.format, hour=False, day=True)
-        for key, names in (("key", self.key), ("features", self.features), ("spans", self.spans)):
-            check_distinct(names, (*place, key))
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_format(self.format, hour=False, day=True)
         sliding = [kind for kind in self.features if kind != "since_last"]
         if sliding and not self.looks:
-            raise misfit(place, f"`spans` is missing: say how far {sliding[0]} looks back, such as [1h, 1d]")
+            raise misfit((), f"`spans` is missing: say how far {sliding[0]} looks back, such as [1h, 1d]")
         if self.looks and not sliding:
             key = "spans" if self.spans else "half_life"
-            raise misfit((*place, key), "since_last has no span; set `expire` instead")
+            raise misfit((key,), "since_last has no span; set `expire` instead")
         if not self.looks and self.expire is None:
-            raise misfit(place, "`expire` is missing: say after how long a key is forgotten, such as 7d")
+            raise misfit((), "`expire` is missing: say after how long a key is forgotten, such as 7d")
         if self.with_clicks and self.delay is None:
-            raise misfit(place, "`delay` is missing: say after how long a click is known, such as 10m")
+            raise misfit((), "`delay` is missing: say after how long a click is known, such as 10m")
         if self.delay is not None and not self.with_clicks:
-            raise misfit((*place, "delay"), "it is for clicks and rate alone; remove it")
-        self._check_durations(place)
-        check_increasing(self.rate_edges, (*place, "rate_edges"))
-
-    def _check_durations(self, place: Place) -> None:
-        if self.expire is not None and microseconds(self.expire) < 1:
-            raise misfit((*place, "expire"), "must be at least 1s")
+            raise misfit(("delay",), "it is for clicks and rate alone; remove it")
         slow = microseconds(self.delay or "0s") + microseconds(self.slack)
         looks: list[tuple[str, Place]] = [(span, ("spans", k)) for k, span in enumerate(self.spans)]
         looks += [(self.half_life, ("half_life",))] if self.half_life else []
-        for span, key in looks:
-            if microseconds(span) < 1:
-                raise misfit((*place, *key), "must be at least 1s")
+        for span, place in looks:
             if microseconds(span) > self.expires:
-                raise misfit((*place, *key), f"{span} is longer than `expire`, {self.expire}; raise that")
+                raise misfit(place, f"{span} is longer than `expire`, {self.expire}; raise that")
             if microseconds(span) < slow:
                 raise misfit(
-                    (*place, *key),
+                    place,
                     f"{span} is shorter than `delay` and `slack` together; give it a window of its own,"
                     " without clicks and rate",
                 )
+        return self
 
 
 class WindowField(InputField):

@@ -6,10 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ctr.features.spec.fields import InputField, Name, check_delimiter, check_increasing, misfit
-from ctr.features.spec.yaml_text import Place
+from ctr.features.spec.fields import InputField, Name, Sizes, check_delimiter, misfit
 
-_Sizes = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(strict=False)]
 _Most = Annotated[int, Field(ge=1)]
 
 KNOWN = "known"
@@ -29,9 +27,9 @@ class WordField(InputField):
     def learns(self) -> tuple[str, ...]:
         return () if self.min_count is None else (KNOWN,)
 
-    def check(self, place: Place) -> None:
+    def check(self) -> None:
         if self.others is not None and not self.learns:
-            raise misfit((*place, "others"), "all values are features of their own here; add min_count")
+            raise misfit(("others",), "all values are features of their own here; add min_count")
 
 
 class ValueField(WordField):
@@ -81,21 +79,21 @@ class ListField(ValueField):
     def at_most(self) -> int | None:
         return self.most
 
-    def check(self, place: Place) -> None:
-        super().check(place)
+    def check(self) -> None:
+        super().check()
         if self.delimiter is not None:
-            check_delimiter(self.delimiter, (*place, "delimiter"), quotes=False)
+            check_delimiter(self.delimiter, quotes=False)
         if self.delimiter == ":" and self.counts:
-            raise misfit((*place, "delimiter"), "with `counts` a colon is what a count stands behind")
+            raise misfit(("delimiter",), "with `counts` a colon is what a count stands behind")
 
 
 class TextField(WordField):
     """A column of text, whose features are the n-grams of its words and characters."""
 
     type: Literal["text"]
-    words: _Sizes = ()
+    words: Sizes = ()
     """Sizes of n-grams of words."""
-    chars: _Sizes = ()
+    chars: Sizes = ()
     """Sizes of n-grams of characters within a word, which has a space before and after it."""
     most: _Most | None = None
     """Keeps only this many distinct n-grams of a row, from the start."""
@@ -106,11 +104,7 @@ class TextField(WordField):
     def at_most(self) -> int | None:
         return self.most
 
-    def check(self, place: Place) -> None:
-        super().check(place)
+    def check(self) -> None:
+        super().check()
         if not self.words and not self.chars:
-            raise misfit(
-                place, "`words` or `chars` is missing: add words: [1, 2] for words and pairs of them"
-            )
-        check_increasing(self.words, (*place, "words"), "sizes")
-        check_increasing(self.chars, (*place, "chars"), "sizes")
+            raise misfit((), "`words` or `chars` is missing: add words: [1, 2] for words and pairs of them")

@@ -165,10 +165,9 @@ def _unknown_key(place: Place, vocabulary: Mapping[str, Sequence[str]], data: An
 
 def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], data: Any) -> tuple[Place, str]:
     """Place and problem of one of pydantic's errors."""
-    kind, context, met = detail["type"], detail.get("ctx", {}), detail["input"]
+    kind, context, met, place = detail["type"], detail.get("ctx", {}), detail["input"], detail["loc"]
     if kind == "misfit":
-        return context["place"], context["problem"]
-    place = detail["loc"]
+        return (*place, *context["place"]), context["problem"]
     if kind == "extra_forbidden":
         return place, _unknown_key(place, vocabulary, data)
     if kind == "invalid_key":

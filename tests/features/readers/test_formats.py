@@ -90,7 +90,10 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
         FORMATS,
         "fixed",
         Format(
-            "fixed", lambda file, spec, labels: FixedRows(file.path), suffixes=(".fix",), begins=(b"1___",)
+            "fixed",
+            lambda file, spec, labels: FixedRows(Path(file.location)),
+            suffixes=(".fix",),
+            begins=(b"1___",),
         ),
     )
 
