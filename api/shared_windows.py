@@ -15,7 +15,7 @@ from ctr.features import FeatureSpec
 from ctr.features.columns import Words
 from ctr.features.text import Cells
 from ctr.features.windows import WindowRecords, Windows, difference, identity_of
-from ctr.ps import Beginning, Change, Record, RecordStore, RedisUrl
+from ctr.ps import Change, Record, RecordStore, RedisUrl
 
 _IDENTITY = "windows"
 """The fact that must be the same for servers to share windows."""
@@ -36,8 +36,8 @@ class SharedWindows:
         """
         self._records = WindowRecords(spec)
 
-        def begin() -> Beginning:
-            return Beginning(self._records.totals(known), self._records.records(known))
+        def begin() -> Change:
+            return Change(self._records.totals(known), self._records.records(known))
 
         self.url = url
         self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, begin, _differ)

@@ -78,7 +78,7 @@ def measure(folder: Path, rows: int) -> None:
     if not log.exists():
         ctr("synth", "--rows", rows, "--out", log)
     data = hashed(folder, log, BITS)
-    with EmbeddedRedis(shards=2) as servers:
+    with EmbeddedRedis(nodes=2) as servers:
         url = parse_redis_url(servers.url)
         recorded = record(url, data, chunk)
         asked, pushed, _, logged = recorded

@@ -37,7 +37,7 @@ def measure(folder: Path, rows: int) -> None:
     memory = _train(hashed, folder, [], None)
     _tell("in memory, 1 worker", memory, peer)
     for nodes, workers in ((1, 1), (1, 2), (2, 2)):
-        with EmbeddedRedis(shards=nodes) as servers:
+        with EmbeddedRedis(nodes=nodes) as servers:
             found = _train(hashed, folder, ["--store", servers.url, "--workers", workers], servers)
         _tell(f"{workers} worker{'s' * (workers > 1)}, {nodes} Redis", found, peer)
 

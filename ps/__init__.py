@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         SendPacked,
         warm_up_requests,
     )
-    from ctr.ps.records import Beginning, Change, Record, RecordStore
+    from ctr.ps.records import Change, Record, RecordStore
     from ctr.ps.redis import Logged, ModelExistsError, PackedPush, PartitionDump, RedisStore, Saturations
     from ctr.ps.wire import RedisUrl, parse_redis_url
 

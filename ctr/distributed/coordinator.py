@@ -133,7 +133,7 @@ class Coordinator:
                 position = JobPosition.from_json(resume.position)
                 self._resumed = sum(position.examples(self._plan))
                 self._earlier_s = float(resume.position["seconds"])
-                self.board.restore(position.progress, position.ranks, begun=position.begun)
+                self.board.restore(position.progress, position.ranks, started=position.started)
                 self.board.report(EARLIER, self._earlier.to_bytes())
             self._passes.begin(position)
         except BaseException:

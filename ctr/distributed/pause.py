@@ -168,13 +168,13 @@ class PassEnds:
         if view.finished < shards:
             return False
         whole = self._board.look()
-        return whole.begun >= shards and not any(shard < shards for shard in whole.unfinished)
+        return whole.started >= shards and not any(shard < shards for shard in whole.unfinished)
 
     def _is_passed(self, pass_: int, position: JobPosition) -> bool:
         if self._ranks:
             return max(position.ranks) >= self._round(pass_)
         shards = self._shards(pass_)
-        return position.begun > shards and not any(shard < shards for shard in position.progress)
+        return position.started > shards and not any(shard < shards for shard in position.progress)
 
     def _shards(self, pass_: int) -> int:
         """The number of data shards in all passes up to this one."""

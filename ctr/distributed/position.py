@@ -18,7 +18,7 @@ from ctr.workers import DataPlan
 class JobPosition:
     """How far a job has been trained; checkpoints keep it."""
 
-    begun: int
+    started: int
     """How many data shards, from the first on, were claimed at least once."""
     progress: Mapping[int, int]
     """By unfinished data shard, its chunks that are completely in the store."""
@@ -29,7 +29,7 @@ class JobPosition:
     def of(cls, view: BoardView) -> JobPosition:
         """From a view of the board that has its data shards."""
         progress = {shard: each.progress for shard, each in view.unfinished.items()}
-        return cls(view.begun, progress, tuple(rank.pushed for rank in view.ranks))
+        return cls(view.started, progress, tuple(rank.pushed for rank in view.ranks))
 
     @classmethod
     def at_end(cls, plan: DataPlan, ranks: int) -> JobPosition:
@@ -45,13 +45,13 @@ class JobPosition:
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint keeps it."""
         progress = {str(shard): chunks for shard, chunks in self.progress.items()}
-        return {"begun": self.begun, "progress": progress, "ranks": list(self.ranks)}
+        return {"begun": self.started, "progress": progress, "ranks": list(self.ranks)}
 
     def watermarks(self, plan: DataPlan) -> dict[int, int]:
         """The last push of each rank, or of each finished data shard: every partition should have these."""
         if self.ranks:
             return {rank: pushed for rank, pushed in enumerate(self.ranks) if pushed >= 0}
-        return {shard: plan.end_of(shard) for shard in range(self.begun) if shard not in self.progress}
+        return {shard: plan.end_of(shard) for shard in range(self.started) if shard not in self.progress}
 
     def examples(self, plan: DataPlan, bad: BadRows | None = None) -> list[int]:
         """Examples learnt, by pass; `bad`: the rows that workers skipped."""
@@ -73,7 +73,7 @@ class JobPosition:
         """For each data shard, its pass and how many of its examples were learnt."""
         if self.ranks:
             return
-        for shard in range(self.begun):
+        for shard in range(self.started):
             start, stop = plan.rows_of(shard)
             held_out = plan.held_out_of_shards[shard % plan.shards_in_pass :][:1]
             rows = stop - start - sum(held_out) - bad.count_from(start)

@@ -93,7 +93,9 @@ class JobStatus:
             **{name: getattr(self, name) for name in _JSON},
             "passes": None if plan is None else plan.passes,
             "saturations": asdict(self.saturations),
-            **{name: getattr(view, name) for name in ("shards", "begun", "finished")},
+            "shards": view.shards,
+            "begun": view.started,
+            "finished": view.finished,
             "unfinished": [
                 {
                     "shard": shard,

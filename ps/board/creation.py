@@ -81,10 +81,10 @@ class _PreviousJob:
 
     def wait_until_over(self) -> None:
         """Return when it is over. Raises StoreError when it has renewed a lease meanwhile."""
-        connection, watch = self._record.connection, LeaseWatch(LEASE_S)
+        connection = self._record.connection
+        watch: LeaseWatch | None = None
         while True:
             answers = connection.ask(*self.reads, together=True)
-            first = self._first is None
             leases = self.leases(answers)
             if not leases:
                 return
@@ -92,9 +92,7 @@ class _PreviousJob:
             default = answers[1][3] or LEASE_S * 1_000  # jobs of earlier versions have none
             lengths_s = {lease: int(lengths_ms.get(lease, default)) / 1_000 for lease in leases}
             least_s = min(lengths_s.values())
-            if first:
-                watch = LeaseWatch(least_s)
-            now = monotonic()
+            watch, now = watch or LeaseWatch(least_s), monotonic()
             watch.see(leases, lengths_s, now)
             if len(watch.overdue(now, connection.last_trouble)) == len(leases):
                 return

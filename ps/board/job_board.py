@@ -12,7 +12,7 @@ from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.ranks import Ranks
 from ctr.ps.board.shard_queue import ShardQueue
-from ctr.ps.board.view import TIME, BoardView, Job, read_reports, view_of, view_reads
+from ctr.ps.board.view import TIME, BoardView, Job, progress_of, read_reports, view_of, view_reads
 from ctr.ps.wire import Command, RedisUrl, Write
 
 
@@ -92,41 +92,40 @@ class JobBoard:
 
     def heartbeat_coordinator(self) -> None:
         """Renew the coordinator's own lease, which `create` began."""
-
         self._record.update(
             [TIME], lambda answers: ([self._record.coordinator_lease(answers[0], self.lease_s)], None)
         )
 
     def restore(
-        self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, begun: int | None = None
+        self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, started: int | None = None
     ) -> None:
         """Set a job that was just created to the position of an earlier one.
 
-        `progress` has the pushed chunks of each unfinished data shard. The others of the first `begun` data
+        `progress` has the pushed chunks of each unfinished data shard. The others of the first `started` data
         shards (default: up to the last unfinished one) are finished. `ranks_pushed` has the last round that
         each rank pushed, or -1. Raises StoreError if the job's workers have already claimed something.
         """
-        begun = max(progress, default=-1) + 1 if begun is None else begun
+        started = max(progress, default=-1) + 1 if started is None else started
         key, token = self._key, secrets.token_hex(8).encode()
-        commands: list[Command] = [("HSET", key.job, "begun", begun, "restored", token)]
-        commands += self.queue.restoration(progress)
-        commands += self.ranks.restoration(ranks_pushed)
+        commands: list[Command] = [
+            ("HSET", key.job, "begun", started, "restored", token),
+            *(("HSET", key.owners, shard, "") for shard in progress),
+            *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
+            *(("ZADD", key.marks, last, f"s{i}", last, f"p{i}") for i, last in enumerate(ranks_pushed)),
+        ]
 
         def decide(answers: list[Any]) -> Write[None]:
-            (its_begun, restored), marks = answers
+            (its_started, restored), marks = answers
             if restored == token:  # our own request whose answer was lost
                 return (), None
-            if restored is not None or its_begun != b"0" or marks:
+            if restored is not None or its_started != b"0" or marks:
                 raise StoreError(
                     f"{self._record.url}: the job {self._record.job.id!r} cannot be set back to a checkpoint "
                     "after it has begun; create it anew."
                 )
             return commands, None
 
-        reads: list[Command] = [
-            ("HMGET", key.job, "begun", "restored"),
-            ("ZCARD", key.marks),
-        ]
+        reads: list[Command] = [("HMGET", key.job, "begun", "restored"), ("ZCARD", key.marks)]
         self._record.update(reads, decide, key.job, key.marks)
 
     def look(self, *, shards: bool = True) -> BoardView:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -26,7 +27,6 @@ class Leases:
         self._record = record
         self._leases = record.key.leases
         self._lengths = record.key.lengths
-        self._known: LeaseWatch | None = None
         self._looks_again = 0.0
 
     def register(self, host: str) -> str:
@@ -117,11 +117,9 @@ class Leases:
             while self._record.update(reads, decide, self._leases):
                 pass
 
-    @property
+    @cached_property
     def _watch(self) -> LeaseWatch:
-        if self._known is None:
-            self._known = LeaseWatch(self._record.lease_s)
-        return self._known
+        return LeaseWatch(self._record.lease_s)
 
     def _expiry(self, workers: Sequence[bytes]) -> list[Command]:
         if not workers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from time import monotonic
 from typing import Any
 
@@ -62,10 +62,7 @@ class Ranks:
             commands = [("HSET", key.rank_owners, rank, owner) for rank, owner in changes.items()]
             return commands, owned if worker in live else []
 
-        reads: list[Command] = [
-            ("HGETALL", key.rank_owners),
-            ("ZRANGE", key.leases, 0, -1),
-        ]
+        reads: list[Command] = [("HGETALL", key.rank_owners), ("ZRANGE", key.leases, 0, -1)]
         return self._record.update(reads, decide, key.rank_owners)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
@@ -109,11 +106,6 @@ class Ranks:
     def _mark(self, round_: int, *members: str) -> None:
         marks = (word for member in members for word in (round_, member))
         self._record.write(("ZADD", self._record.key.marks, "GT", *marks))
-
-    def restoration(self, pushed: Sequence[int]) -> list[Command]:
-        """The commands that set the last rounds of ranks which have none yet."""
-        key = self._record.key.marks
-        return [("ZADD", key, round_, f"{kind}{rank}") for rank, round_ in enumerate(pushed) for kind in "sp"]
 
 
 def share_ranks(

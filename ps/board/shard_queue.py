@@ -50,11 +50,11 @@ class ShardQueue:
             ("ZCARD", key.leases),
             ("ZCARD", key.clocks),
             ("ZRANGE", key.clocks, 0, 0, "WITHSCORES"),
-            ("HLEN", key.owners),  # after `begun`: so `finished` is never too high
+            ("HLEN", key.owners),  # after `started`: so `finished` is never too high
         ]
         answers = self._record.ask(*commands, *reads)
         of_reads = answers[len(commands) :]
-        lease, coordinator, (state, pause, begun), workers, working, least, unfinished = of_reads
+        lease, coordinator, (state, pause, started), workers, working, least, unfinished = of_reads
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
@@ -63,7 +63,7 @@ class ShardQueue:
             least_clock=number(least[1]) if least else None,
             workers=workers,
             working=working,
-            finished=int(fact(begun)) - unfinished,
+            finished=int(fact(started)) - unfinished,
         )
         return gate, answers[: len(commands)]
 
@@ -78,12 +78,12 @@ class ShardQueue:
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(answers: list[Any]) -> Write[tuple[int, int] | None]:
-            *its_leases, (state, its_begun), its_owners, its_clocks, its_progress, highest = answers
-            leases, clocks, begun = self._leases.see(*its_leases), pairs(its_clocks), int(fact(its_begun))
+            *its_leases, (state, its_started), its_owners, its_clocks, its_progress, highest = answers
+            leases, clocks, started = self._leases.see(*its_leases), pairs(its_clocks), int(fact(its_started))
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
                 return (), None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
-            chosen = choose_shard(me, owners, leases, begun, shards, claimed=claimed, ahead=ahead)
+            chosen = choose_shard(me, owners, leases, started, shards, claimed=claimed, ahead=ahead)
             if chosen is None:
                 over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
@@ -100,8 +100,8 @@ class ShardQueue:
             ]
             if owner != me:
                 commands.append(("ZREM", key.progress, progress_of(chosen, owner)))
-            if chosen == begun:
-                commands.append(("HSET", key.job, "begun", begun + 1))
+            if chosen == started:
+                commands.append(("HSET", key.job, "begun", started + 1))
             return commands, (chosen, pushed)
 
         reads: list[Command] = [
@@ -143,20 +143,14 @@ class ShardQueue:
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[bool]:
-            owner, begun = answers
+            owner, started = answers
             if owner is None:
-                return (), shard < int(begun)  # it is finished already
+                return (), shard < int(started)  # it is finished already
             if owner != me:
                 return (), False
-            return [
-                ("HDEL", key.owners, shard),
-                ("ZREM", key.progress, progress_of(shard, me)),
-            ], True
+            return [("HDEL", key.owners, shard), ("ZREM", key.progress, progress_of(shard, me))], True
 
-        reads: list[Command] = [
-            ("HGET", key.owners, shard),
-            ("HGET", key.job, "begun"),
-        ]
+        reads: list[Command] = [("HGET", key.owners, shard), ("HGET", key.job, "begun")]
         return self._record.update(reads, decide, key.owners)
 
     def release(self, worker: str, shard: int) -> None:
@@ -179,36 +173,28 @@ class ShardQueue:
         ]
         self._record.update(reads, decide, key.owners)
 
-    def restoration(self, progress: Mapping[int, int]) -> list[Command]:
-        """The commands that make data shards claimed, unfinished and free, with their pushed chunks."""
-        key = self._record.key
-        return [
-            *(("HSET", key.owners, shard, "") for shard in progress),
-            *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
-        ]
-
 
 def choose_shard(
     worker: bytes,
     owners: Mapping[int, bytes],
     live: Collection[bytes],
-    begun: int,
+    started: int,
     shards: int,
     *,
     claimed: Collection[int] = (),
     ahead: bool = False,
 ) -> int | None:
-    """The data shard that a live worker claims, which is `begun` for the next of the queue; None for none.
+    """The data shard that a live worker claims, which is `started` for the next of the queue; None for none.
 
-    `owners` has the worker that last claimed each unfinished one of the first `begun` data shards, or nobody
-    if it was released. It is free if that worker is not `live`. If the worker owns one that it does not know
-    to have `claimed`, the answer to an earlier claim was lost: it gets that one.
+    `owners` has the worker that last claimed each unfinished one of the first `started` data shards, or
+    nobody if it was released. It is free if that worker is not `live`. If the worker owns one that it does
+    not know to have `claimed`, the answer to an earlier claim was lost: it gets that one.
 
     A data shard that is claimed `ahead`, while the worker trains another, waits for this worker, however slow
     it is. So it leaves one for each of the other workers, who may be done earlier.
     """
     own = (shard for shard, owner in owners.items() if owner == worker and shard not in claimed)
     free = [shard for shard, owner in owners.items() if owner not in live]
-    scarce = ahead and len(free) + shards - begun < len(live)
-    following = begun if begun < shards else None
+    scarce = ahead and len(free) + shards - started < len(live)
+    following = started if started < shards else None
     return min(own, default=None if scarce else min(free, default=following))

@@ -46,16 +46,28 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockGate:
-    """Decides whether a worker may begin its next chunk."""
+class _Gate:
+    """Decides whether a worker may go on."""
 
     state: JobState
     pause: int | None
-    """The clock that nobody may begin."""
+    """The clock, or round, that nobody may begin."""
     live: bool
-    """False if the worker has expired: its data shards are free, and it has to register anew."""
+    """False if the worker has expired: its data shards and ranks are free, and it has to register anew."""
     coordinator: bytes | None
     """Changes whenever the coordinator renews its lease."""
+
+    def awaited(self, *, paused: bool) -> object:
+        """A value that changes while those make progress for whom a worker waits: the other workers or, if
+        all are `paused`, the coordinator.
+        """
+        return self if paused else replace(self, coordinator=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockGate(_Gate):
+    """Decides whether a worker may begin its next chunk."""
+
     least_clock: int | None
     """Of the workers with data shards in work; None if there are none."""
     workers: int
@@ -65,35 +77,15 @@ class ClockGate:
     finished: int
     """Data shards."""
 
-    def awaited(self, *, paused: bool) -> object:
-        """A value that changes while those make progress for whom a worker waits."""
-        return _awaited(self, paused)
-
 
 @dataclass(frozen=True, slots=True)
-class RankGate:
+class RankGate(_Gate):
     """Decides whether a worker may begin or push a round of a rank."""
 
-    state: JobState
-    pause: int | None
-    """The round that nobody may begin."""
-    live: bool
-    """False if the worker has expired: its ranks are free, and it has to register anew."""
-    coordinator: bytes | None
-    """Changes whenever the coordinator renews its lease."""
     prepared: tuple[int, ...]
     """By rank: the last round whose update is prepared; -1 for none."""
     pushed: tuple[int, ...]
     """By rank: the last round that is wholly pushed; -1 for none."""
-
-    def awaited(self, *, paused: bool) -> object:
-        """A value that changes while those make progress for whom a worker waits."""
-        return _awaited(self, paused)
-
-
-def _awaited(gate: ClockGate | RankGate, paused: bool) -> object:
-    """The gate, which changes with the work of others; if all are `paused`, with the coordinator's lease."""
-    return gate if paused else replace(gate, coordinator=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +141,7 @@ class BoardView:
     """The live ones, by id."""
     shards: int
     """Data shards in all."""
-    begun: int
+    started: int
     """How many data shards, from the first of the queue, were claimed at least once."""
     finished: int
     """How many of those are finished."""
@@ -269,7 +261,7 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
 
 def view_of(answers: Mapping[str, Any]) -> BoardView:
     """The board, from the answers to `view_reads`, by name."""
-    state, message, pause, shards, begun = answers["job"]
+    state, message, pause, shards, started = answers["job"]
     now_state = job_state(state)
     now_ms = milliseconds(answers["time"])
     leases, clocks, hosts = (pairs(answers[name]) for name in ("leases", "clocks", "hosts"))
@@ -299,8 +291,8 @@ def view_of(answers: Mapping[str, Any]) -> BoardView:
             for worker, until in sorted(leases.items())
         ),
         shards=int(shards),
-        begun=int(begun),
-        finished=int(begun) - answers["unfinished"],
+        started=int(started),
+        finished=int(started) - answers["unfinished"],
         unfinished={
             shard: ShardView(live(owner), number(progress.get(progress_of(shard, owner))) or 0)
             for shard, owner in sorted(owners.items())

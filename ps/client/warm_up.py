@@ -14,7 +14,7 @@ from ctr.ps.packed_kernels import add_scattered, add_to_range
 from ctr.ps.partitions import Partitions, no_slots
 from ctr.ps.redis import Logged
 from ctr.ps.wire import Keys, bitfield_add, bitfield_read
-from ctr.ps.wire.reply_kernels import decode_range, parse_integers
+from ctr.ps.wire.resp_kernels import decode_range, parse_integers
 
 
 def warm_up_requests(bits: int) -> None:

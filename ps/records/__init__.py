@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.ps.records.creation import Beginning, Record
-    from ctr.ps.records.record_store import Change, RecordStore
+    from ctr.ps.records.creation import Change, Record
+    from ctr.ps.records.record_store import RecordStore
 
 __getattr__ = lazy_package(__name__, __file__)

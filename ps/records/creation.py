@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import sleep
@@ -28,11 +28,13 @@ Record = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
-    """The head and the records that are created."""
+class Change:
+    """What is written."""
 
     head: bytes
     records: Iterable[Record]
+    deleted: Sequence[bytes] = ()
+    """Names of records."""
 
 
 def open_records(
@@ -40,7 +42,7 @@ def open_records(
     url: RedisUrl,
     keys: Keys,
     facts: Mapping[str, str],
-    begin: Callable[[], Beginning],
+    begin: Callable[[], Change],
     differ: Callable[[str, str, str], str],
 ) -> tuple[bytes, bool]:
     """The incarnation of the records, and whether this process has created them.
@@ -75,7 +77,7 @@ def _facts(connection: Connection, keys: Keys) -> dict[str, str]:
 
 
 def _create(
-    connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Beginning
+    connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Change
 ) -> bool:
     """Write everything; False if another process was faster."""
     creator, key, count = keys.windows.creator, keys.windows.records(own), 0

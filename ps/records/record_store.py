@@ -6,13 +6,12 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Any
 
 from ctr.errors import StoreError
-from ctr.ps.records.creation import HEAD, Beginning, Record, open_records, write
+from ctr.ps.records.creation import HEAD, Change, Record, open_records, write
 from ctr.ps.wire import (
     INCARNATION,
     Command,
@@ -42,16 +41,6 @@ free for requests that need no server."""
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What is written."""
-
-    head: bytes
-    records: Sequence[Record]
-    deleted: Sequence[bytes] = ()
-    """Names of records."""
-
-
 Decide = Callable[[bytes, list[bytes | None], list[Record]], Change | None]
 """What to write, or None, given the head, the values of records, and some other records, which differ from
 change to change. May be called several times."""
@@ -71,7 +60,7 @@ class RecordStore:
         self,
         url: RedisUrl,
         facts: Mapping[str, str],
-        begin: Callable[[], Beginning],
+        begin: Callable[[], Change],
         differ: Callable[[str, str, str], str],
     ) -> None:
         """Open the records, or create them from `begin`; see `open_records`. Raises StoreError."""

@@ -17,7 +17,7 @@ from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools
 from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
 from ctr.ps.redis.log import Entries, read_entries
-from ctr.ps.wire import Address, FanOut, ReplyReader, command
+from ctr.ps.wire import FanOut, Link, ReplyReader, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
@@ -113,8 +113,7 @@ class ChangeFeed:
         """
         found = [b""] * self._layout.partitions.count
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._fan_out.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             link.send(command(b"INFO", b"server") + command(b"INFO", b"replication"))
             lines = b"\n".join(link.replies.all_of(link.replies.text, link.replies.text)).splitlines()
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))

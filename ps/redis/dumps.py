@@ -21,8 +21,8 @@ from ctr.ps.wire import (
     FOLDS,
     INCARNATION,
     STATE,
-    Address,
     FanOut,
+    Link,
     ReplyReader,
     Watermark,
     checked,
@@ -74,8 +74,7 @@ class Dumps:
         # but `np.empty` gets.
         state = np.empty(layout.per_partition * layout.strings.size * SLOT_BYTES, np.uint8)
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._reads.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(self._incarnation.url, link)
             read = link.replies
             for _ in range(OPTIMISTIC):
@@ -155,8 +154,7 @@ class Dumps:
         commands.append(command(b"EXEC"))
         count += 1 + len(dump.applied)
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._writes.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             _, owner = checked(link.ask(("WATCH", keys.facts(p)), ("HGET", keys.facts(p), INCARNATION)))
             if owner is not None:  # a new partition has no facts yet
                 self._incarnation.check(owner)

@@ -30,7 +30,7 @@ from ctr.ps.partitions import Int64
 from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
 from ctr.ps.redis.log import Entries, read_entries
 from ctr.ps.redis.string_push import Addition, add_one_by_one, overwrite
-from ctr.ps.wire import FOLDS, Address, FanOut, Link, Patience, ServerError, command, read_queued
+from ctr.ps.wire import FOLDS, FanOut, Link, Patience, ServerError, command, read_queued
 
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 50
 
@@ -53,10 +53,9 @@ class Folds:
         for string in strings:
             by_partition.setdefault(string // self._layout.per_partition, []).append(string)
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._fan_out.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             for string in (string for p in partitions for string in by_partition[p]):
-                folding = _StringFold(link, self._layout, self._incarnation, string, density_of(address))
+                folding = _StringFold(link, self._layout, self._incarnation, string, density_of(link.address))
                 if not folding.run():
                     put_off.add(string)
             return []

@@ -33,7 +33,7 @@ from ctr.ps.wire import (
     read_queued,
     watermark_field,
 )
-from ctr.ps.wire.reply_kernels import decode_range
+from ctr.ps.wire.resp_kernels import decode_range
 
 _INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 _SENT_TOGETHER = 16  # requests
@@ -122,10 +122,9 @@ class Pulls:
                 if last.size:
                     yield _Read(self._keys.last_slots(p, i), last, ranged=False)
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._fan_out.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             moved = []
-            pulls = [_PartitionPull(p, list(reads(address, p))) for p in partitions]
+            pulls = [_PartitionPull(p, list(reads(link.address, p))) for p in partitions]
             for pull in _sent_ahead(link, pulls, lambda pull: self._encode(pull, job, shards)):
                 p = pull.partition
                 out = packed[cuts[p * k] : cuts[(p + 1) * k]]

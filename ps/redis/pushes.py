@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from time import time_ns
 from typing import Any
 
@@ -180,27 +181,32 @@ class Pushes:
         """
         behind: list[int] = []
 
-        def on_node(address: Address, share: Sequence[int]) -> list[int]:
-            requests = [make(address, p, 0) for p in share]
+        def settle(links: Sequence[Link], wave: list[PushRequest]) -> list[int]:
+            again: list[int] = []
+            conflicts, patience = 0, Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+            while True:
+                by_outcome = self._wave(links[: len(wave)], wave, note, note_write)
+                again += by_outcome[RequestOutcome.ELSEWHERE]
+                behind.extend(by_outcome[RequestOutcome.BEHIND])
+                if by_outcome[RequestOutcome.SUPERSEDED] and token is not None:
+                    raise SupersededError(self._fan_out.url, token)
+                if not by_outcome[RequestOutcome.CONFLICT]:
+                    return again
+                conflicts += 1
+                if conflicts > OPTIMISTIC:
+                    patience.pause(self._always_conflicts)
+                wave = [make(links[0].address, p, conflicts) for p in by_outcome[RequestOutcome.CONFLICT]]
+
+        def on_node(link: Link, share: Sequence[int]) -> list[int]:
+            requests = [make(link.address, p, 0) for p in share]
             most = max(each.range_bytes for each in requests)
             at_a_time = self._links if most == 0 else max(1, min(self._links, RANGES_TOGETHER // most))
             again: list[int] = []
-            for first in range(0, len(requests), at_a_time):
-                wave = requests[first : first + at_a_time]
-                conflicts, patience = 0, Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
-                while wave:
-                    links = self._fan_out.nodes.links(address, len(wave))
-                    by_outcome = self._wave(links, wave, note, note_write)
-                    again += by_outcome[RequestOutcome.ELSEWHERE]
-                    behind.extend(by_outcome[RequestOutcome.BEHIND])
-                    if by_outcome[RequestOutcome.SUPERSEDED] and token is not None:
-                        raise SupersededError(self._fan_out.url, token)
-                    if not by_outcome[RequestOutcome.CONFLICT]:
-                        break
-                    conflicts += 1
-                    if conflicts > OPTIMISTIC:
-                        patience.pause(self._always_conflicts)
-                    wave = [make(address, p, conflicts) for p in by_outcome[RequestOutcome.CONFLICT]]
+            with ExitStack() as opened:
+                more = range(1, min(at_a_time, len(requests)))
+                links = [link, *(opened.enter_context(self._fan_out.nodes.link(link.address)) for _ in more)]
+                for first in range(0, len(requests), at_a_time):
+                    again += settle(links, requests[first : first + at_a_time])
             return again
 
         self._fan_out.everywhere(partitions, on_node)
@@ -215,7 +221,7 @@ class Pushes:
 
     def _wave(
         self,
-        links: list[Link],
+        links: Sequence[Link],
         wave: list[PushRequest],
         note: Callable[[int, Any], object],
         note_write: NoteWrite,

@@ -39,12 +39,12 @@ class Replicas:
         may take over all the same.
         """
 
-        def is_safe(address: Address, link: Link, partition: int) -> bool | None:
-            has_replica = self._look_for_replica(address, link)
+        def is_safe(link: Link, partition: int) -> bool | None:
+            has_replica = self._look_for_replica(link)
             if has_replica is None:
                 return None
             if not has_replica:
-                return address not in self._with_replica
+                return link.address not in self._with_replica
             try:
                 while (acknowledged := self._write_and_wait(link, partition, timeout_s)) is None:
                     pass  # somebody else has written the facts
@@ -57,14 +57,14 @@ class Replicas:
 
     def exist(self) -> bool:
         """Whether any node has a replica that may take over from it."""
-        return any(self._ask_nodes(lambda address, link, _: self._look_for_replica(address, link)))
+        return any(self._ask_nodes(lambda link, _: self._look_for_replica(link)))
 
     def servers(self) -> frozenset[tuple[Address, str]]:
         """The nodes, each with the id of its process."""
 
-        def process(address: Address, link: Link, _: int) -> tuple[Address, str]:
+        def process(link: Link, _: int) -> tuple[Address, str]:
             (info,) = checked(link.ask(("INFO", "server")))
-            return address, parse_info(info)["run_id"]
+            return link.address, parse_info(info)["run_id"]
 
         return frozenset(self._ask_nodes(process))
 
@@ -82,17 +82,16 @@ class Replicas:
         *_, written, acknowledged = checked(link.ask(("MULTI",), write, ("EXEC",), wait))
         return None if written is None else int(acknowledged)
 
-    def _ask_nodes(self, ask: Callable[[Address, Link, int], T | None]) -> list[T]:
-        """What `ask` returns for each node, over a link to it; it is also given one of the node's partitions.
+    def _ask_nodes(self, ask: Callable[[Link, int], T | None]) -> list[T]:
+        """What `ask` returns for each node, given a link to it and one of its partitions.
 
         None: it is to be asked again, perhaps elsewhere.
         """
         answers: list[T] = []
 
-        def on_node(address: Address, partitions: Sequence[int]) -> list[int]:
-            (link,) = self._fan_out.nodes.links(address, 1)
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(self._fan_out.url, link)
-            answer = ask(address, link, partitions[0])
+            answer = ask(link, partitions[0])
             if answer is None:
                 return list(partitions)
             answers.append(answer)
@@ -101,12 +100,12 @@ class Replicas:
         self._fan_out.everywhere(list(range(self._count)), on_node)
         return answers
 
-    def _look_for_replica(self, address: Address, link: Link) -> bool | None:
+    def _look_for_replica(self, link: Link) -> bool | None:
         """Whether a replica follows this primary now; None when the node is a replica itself by now."""
         (info,) = checked(link.ask(("INFO", "replication")))
         facts = parse_info(info)
         if facts["role"] != "master":
             return None
         if facts["connected_slaves"]:
-            self._with_replica.add(address)
+            self._with_replica.add(link.address)
         return bool(facts["connected_slaves"])

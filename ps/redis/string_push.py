@@ -14,7 +14,7 @@ from ctr.ps.layout import SLOT_BYTES, Offsets, is_dense, split_last
 from ctr.ps.packed_kernels import add_to_range
 from ctr.ps.partitions import Int64
 from ctr.ps.wire import Keys, ReplyReader, bitfield_add, bitfield_read, bulk_string, command
-from ctr.ps.wire.reply_kernels import decode_range
+from ctr.ps.wire.resp_kernels import decode_range
 
 _LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
 _LONGEST_WRITE = (1 << 20) - 1024

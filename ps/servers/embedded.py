@@ -44,11 +44,11 @@ OURS = {
 
 
 class EmbeddedRedis:
-    """`shards` primaries with `replicas` replicas each, on free ports of loopback; a context manager.
+    """`nodes` primaries with `replicas` replicas each, on free ports of loopback; a context manager.
 
-    More than one shard make a Redis Cluster, which takes two seconds to start: no primary of Redis serves a
+    More than one node make a Redis Cluster, which takes two seconds to start: no primary of Redis serves a
     cluster earlier. There a replica takes over by itself when the primaries that are left are the majority,
-    so from three shards on. A single shard is a plain Redis, and its replicas follow it without taking over.
+    so from three nodes on. A single node is a plain Redis, and its replicas follow it without taking over.
 
     Nothing is written to disk but short logs, in a folder that is removed at the end; `config` changes or
     adds settings of redis.conf, such as `{"maxmemory": "100mb", "cluster-node-timeout": "2000"}`, and
@@ -63,14 +63,14 @@ class EmbeddedRedis:
 
     def __init__(
         self,
-        shards: int = 1,
+        nodes: int = 1,
         replicas: int = 0,
         config: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         config = dict(config or {})
-        _check(shards, replicas, config)
-        cluster = shards > 1
+        _check(nodes, replicas, config)
+        cluster = nodes > 1
         settings = {**SETTINGS, **(CLUSTER_SETTINGS if cluster else {}), **config}
         self._executable = find_redis_server()
         self._settings = settings
@@ -80,21 +80,21 @@ class EmbeddedRedis:
         self._folder = _new_folder()
         self.servers: tuple[RedisServer, ...] = ()
         """The primaries, then the first replica of each, then the second, ...; at last what was added."""
-        self.shards: tuple[tuple[RedisServer, ...], ...] = ()
-        """The same servers by shard: as started, a shard's first is the primary and the rest its replicas."""
+        self.nodes: tuple[tuple[RedisServer, ...], ...] = ()
+        """The same servers by node: as started, the first is the primary and the rest its replicas."""
         try:
             self._watchdog = Watchdog(self._folder)
         except StoreError:
             self._folder.rmdir()
             raise
         try:
-            self.servers = tuple(self.new_server(number) for number in range(shards * (1 + replicas)))
-            self.shards = tuple(self.servers[shard::shards] for shard in range(shards))
+            self.servers = tuple(self.new_server(number) for number in range(nodes * (1 + replicas)))
+            self.nodes = tuple(self.servers[node::nodes] for node in range(nodes))
             start_all(self.servers, bus=cluster)
             if cluster:
-                _join(self.shards, settings[NODE_TIMEOUT])
+                _join(self.nodes, settings[NODE_TIMEOUT])
             else:
-                _follow(self.shards)
+                _follow(*self.servers)
         except (redis.RedisError, OSError) as error:
             self.close()
             raise StoreError(f"the redis-servers cannot be set up: {error}") from error
@@ -114,7 +114,7 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """`redis://` URL of the one primary, or `redis+cluster://` URL of all servers; with the password."""
-        if len(self.shards) == 1:
+        if len(self.nodes) == 1:
             return self.servers[0].url
         addresses = ",".join(f"{server.host}:{server.port}" for server in self.servers)
         return f"redis+cluster://:{self._password}@{addresses}"
@@ -137,10 +137,10 @@ class EmbeddedRedis:
         )
 
 
-def _check(shards: int, replicas: int, config: Mapping[str, str]) -> None:
-    if shards < 1 or replicas < 0 or shards * (1 + replicas) > MOST_SERVERS:
+def _check(nodes: int, replicas: int, config: Mapping[str, str]) -> None:
+    if nodes < 1 or replicas < 0 or nodes * (1 + replicas) > MOST_SERVERS:
         raise StoreError(
-            f"embedded Redis with {shards} shards of {replicas} replicas each: ask for at least one shard, "
+            f"embedded Redis with {nodes} nodes of {replicas} replicas each: ask for at least one node, "
             f"and for at most {MOST_SERVERS} servers in all"
         )
     for name, value in config.items():
@@ -157,32 +157,31 @@ def _new_folder() -> Path:
         raise StoreError(f"no temporary folder for the redis-servers: {error}") from error
 
 
-def _follow(shards: Sequence[Sequence[RedisServer]]) -> None:
-    """Makes each shard's servers replicas of its first, and waits until they follow it."""
-    for primary, *replicas in shards:
-        for replica in replicas:
-            replica.call("REPLICAOF", primary.host, primary.port)
-        wait_for(replicas, _follows)
+def _follow(primary: RedisServer, *replicas: RedisServer) -> None:
+    """Makes servers the replicas of another, and waits until they follow it."""
+    for replica in replicas:
+        replica.call("REPLICAOF", primary.host, primary.port)
+    wait_for(replicas, _follows)
 
 
-def _join(shards: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
+def _join(nodes: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
     """Makes a cluster of servers that are new and empty, and waits until every one says that it is whole."""
-    servers = [server for shard in shards for server in shard]
+    servers = [server for node in nodes for server in node]
     for epoch, server in enumerate(servers, 1):
         server.call("CONFIG", "SET", NODE_TIMEOUT, MEETING_MS)
         server.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not settle a tie later
-    for s, (primary, *_) in enumerate(shards):
-        first, end = s * HASH_SLOTS // len(shards), (s + 1) * HASH_SLOTS // len(shards)
+    for n, (primary, *_) in enumerate(nodes):
+        first, end = n * HASH_SLOTS // len(nodes), (n + 1) * HASH_SLOTS // len(nodes)
         primary.call("CLUSTER", "ADDSLOTS", *range(first, end))
     _meet(servers)
     wait_for(servers, lambda server: _knows(server, len(servers), 0), again=lambda: _meet(servers))
-    for primary, *replicas in shards:
+    for primary, *replicas in nodes:
         name = primary.call("CLUSTER", "MYID")
         for replica in replicas:
             replica.call("CLUSTER", "REPLICATE", name)
-    count = len(servers) - len(shards)
+    count = len(servers) - len(nodes)
     wait_for(servers, lambda server: _knows(server, len(servers), count) and is_whole(server))
-    wait_for([replica for shard in shards for replica in shard[1:]], _follows)
+    wait_for([replica for node in nodes for replica in node[1:]], _follows)
     for server in servers:
         server.call("CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
 

@@ -137,11 +137,8 @@ class RedisServer:
     def connect(self, timeout_s: float = 5.0) -> redis.Redis:
         """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
         address = (self.host, self.port)
-        url = RedisUrl(
-            "redis", (address,), 0, username=None, password=self.password, model=None, ca_file=None
-        )
-        options = url.client_options(timeout_s)
-        return redis.Redis(host=self.host, port=self.port, decode_responses=True, **options)
+        url = RedisUrl("redis", (address,), password=self.password)
+        return url.client(address, timeout_s, decode_responses=True)
 
     def call(self, *words: str | int, timeout_s: float = 5.0) -> Any:
         """The answer to one command. Raises redis-py's errors."""

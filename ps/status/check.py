@@ -9,7 +9,6 @@ from statistics import median
 from time import monotonic, time
 from typing import Any, Literal
 
-from redis import Redis
 from redis.exceptions import RedisError
 
 from ctr.ps.status.observer import StoreObserver
@@ -97,8 +96,7 @@ def check_servers(url: RedisUrl, timeout_s: float = 3.0) -> list[Finding]:
 
 def _ask(url: RedisUrl, node: NodeStatus, timeout_s: float) -> _Facts:
     host, _, port = node.address.rpartition(":")
-    options = url.client_options(timeout_s)
-    with Redis(host=host.strip("[]"), port=int(port), decode_responses=True, **options) as client:
+    with url.client((host.strip("[]"), int(port)), timeout_s, decode_responses=True) as client:
         info = client.info()
         settings: Mapping[str, str] = {}
         with suppress(RedisError):  # managed servers do not let everybody see them

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctr.ps.status.status import NodeStatus, Persistence, ReplicaStatus
-from ctr.ps.wire import Address, Primary, ServerError, host_port, pairs, parse_info
+from ctr.ps.status.topology import Primary
+from ctr.ps.wire import Address, ServerError, host_port, pairs, parse_info
 
 Info = Mapping[str, Any]
 """The answer to INFO, see `parse_info`; empty when there was none."""

@@ -16,6 +16,7 @@ from ctr.ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
 from ctr.ps.redis import Layout, require_layout
 from ctr.ps.status.node import NodeLook, reason
 from ctr.ps.status.status import BoardStatus, ModelStatus, StoreStatus
+from ctr.ps.status.topology import Topology, cluster_topology, single_server
 from ctr.ps.wire import (
     INCARNATION,
     STATE,
@@ -25,15 +26,12 @@ from ctr.ps.wire import (
     Keys,
     RedisUrl,
     ServerError,
-    Topology,
     checked,
-    cluster_topology,
     host_port,
     is_login_refused,
     open_link,
     pairs,
     parse_info,
-    single_server,
 )
 
 T = TypeVar("T")

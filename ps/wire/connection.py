@@ -10,8 +10,8 @@ from ctr.errors import StoreError
 from ctr.ps.wire.link import Command, Link, checked
 from ctr.ps.wire.nodes import Nodes
 from ctr.ps.wire.patience import TROUBLE, Patience, patiently
-from ctr.ps.wire.replies import ServerError
-from ctr.ps.wire.url import Address
+from ctr.ps.wire.replies import ServerError, parse_info
+from ctr.ps.wire.url import Address, RedisUrl
 
 T = TypeVar("T")
 
@@ -20,6 +20,8 @@ Write = tuple[Sequence[Command], T]
 
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 20  # times that
+
+_ASK_MEMORY = ("INFO", "memory")  # CONFIG GET is often forbidden, INFO seldom
 
 
 class Connection:
@@ -176,3 +178,24 @@ class Connection:
 def _key_of(commands: Sequence[Command]) -> bytes:
     key = commands[0][1]
     return key if isinstance(key, bytes) else str(key).encode()
+
+
+def eviction_policies(connection: Connection) -> set[str]:
+    """The maxmemory-policy of each primary; empty if a server does not say."""
+    return {parse_info(info).get("maxmemory_policy", "") for (info,) in connection.ask_nodes(_ASK_MEMORY)}
+
+
+def require_kept(url: RedisUrl, link: Link) -> None:
+    """Raise StoreError if the server deletes keys without a time to live when its memory is full."""
+    (info,) = checked(link.ask(_ASK_MEMORY))
+    require_no_eviction(url, {parse_info(info).get("maxmemory_policy", "")})
+
+
+def require_no_eviction(url: RedisUrl, policies: set[str]) -> None:
+    """Raise StoreError if one of these policies deletes keys without a time to live."""
+    for policy in policies:
+        if policy.startswith("allkeys-"):
+            raise StoreError(
+                f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so "
+                "weights; set maxmemory-policy to noeviction."
+            )

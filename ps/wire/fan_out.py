@@ -10,25 +10,26 @@ from redis.crc import key_slot
 
 from ctr.errors import StoreError
 from ctr.ps.wire.keys import Keys
-from ctr.ps.wire.nodes import Nodes, connect
+from ctr.ps.wire.link import Link
+from ctr.ps.wire.nodes import connect
 from ctr.ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
 from ctr.ps.wire.replies import ReplyReader, ServerError
 from ctr.ps.wire.url import Address, RedisUrl
 
 _CHANGING = ServerError("TRYAGAIN the cluster is changing")
 
-OnNode = Callable[[Address, Sequence[int]], list[int]]
-"""Handles some partitions on one node; returns those to retry, perhaps on another node."""
+OnNode = Callable[[Link, Sequence[int]], list[int]]
+"""Handles some partitions over a link to their node; returns those to retry, perhaps on another node."""
 
 
 class FanOut:
-    """Links to all nodes of a store, for one request at a time. Threads wait for each other."""
+    """Requests to all nodes of a store, one at a time. Threads wait for each other."""
 
     def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
         """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
         self.url = url
         self.patience_s = patience_s
-        self.nodes: Nodes = connect(url, timeout_s)
+        self.nodes = connect(url, timeout_s)
         self._keys = keys
         self._hash_slots: dict[int, int] = {}
         self._lock = RLock()
@@ -61,11 +62,7 @@ class FanOut:
                     f"({problem}); bring the server back, then see `ctr ps status`."
                 )
 
-            try:
-                patiently(attempt, self.nodes.refresh, self.url, self.patience_s, gave_up)
-            except BaseException:
-                self.nodes.hang_up()  # or the next request would read what nobody read here
-                raise
+            patiently(attempt, self.nodes.refresh, self.url, self.patience_s, gave_up)
 
     def ask_each(
         self,
@@ -78,8 +75,7 @@ class FanOut:
         `read` is called again for a partition that has to be retried.
         """
 
-        def on_node(address: Address, share: Sequence[int]) -> list[int]:
-            (link,) = self.nodes.links(address, 1)
+        def on_node(link: Link, share: Sequence[int]) -> list[int]:
             link.send(b"".join(map(ask, share)))
             again = []
             for p in share:
@@ -114,7 +110,8 @@ class FanOut:
         def guarded(address: Address, share: list[int]) -> list[int]:
             nonlocal problem
             try:
-                return on_node(address, share)
+                with self.nodes.link(address) as link:
+                    return on_node(link, share)
             except TROUBLE as error:
                 require_passing(error, self.url)
                 problem = error

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from redis import Redis
 from redis.connection import ConnectionInterface
 
 from ctr.ps.wire.patience import require_passing
@@ -23,10 +22,11 @@ Command = tuple[Word, ...]
 _LONGEST_JOINED = 1 << 16  # bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Link:
     """One open connection, and the reader of its replies."""
 
+    address: Address
     connection: ConnectionInterface
     replies: ReplyReader
     sent: int = 0
@@ -52,11 +52,9 @@ class Link:
 
 def open_link(url: RedisUrl, address: Address, timeout_s: float) -> Link:
     """A new connection to a node, logged in, for the caller to close. Raises redis-py's errors."""
-    host, port = address
-    client = Redis(host=host, port=port, db=url.db, **url.client_options(timeout_s))
-    connection = client.connection_pool.make_connection()
+    connection = url.client(address, timeout_s).connection_pool.make_connection()
     connection.connect()
-    return Link(connection, ReplyReader(connection))
+    return Link(address, connection, ReplyReader(connection))
 
 
 def checked(answers: Sequence[Any]) -> list[Any]:

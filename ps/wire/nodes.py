@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
 
 from redis.cluster import ClusterNode, NodesManager
 from redis.crc import key_slot
@@ -18,7 +20,7 @@ from ctr.ps.wire.url import Address, RedisUrl
 
 
 class Nodes:
-    """The primaries of a Redis Cluster, or the one server of another URL."""
+    """The primaries of a Redis Cluster, or the one server of another URL, with links to them. Thread-safe."""
 
     def __init__(self, url: RedisUrl, timeout_s: float) -> None:
         """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
@@ -31,9 +33,12 @@ class Nodes:
             options = url.client_options(timeout_s)
             del options["retry"]  # it does not repeat anything, and takes no such option
             self._cluster = NodesManager([ClusterNode(*host) for host in url.hosts], **options)
-        self._links: dict[Address, list[Link]] = {}
+        self._links: set[Link] = set()
+        """All that are open."""
         self._idle: dict[Address, deque[Link]] = {}
+        """Those of them that nobody uses."""
         self._sent = self._received = 0  # over links that are closed
+        self._lock = Lock()
 
     def primaries(self) -> list[Address]:
         """All of them."""
@@ -54,64 +59,59 @@ class Nodes:
 
     @contextmanager
     def link(self, address: Address) -> Iterator[Link]:
-        """A link to a node, for the caller alone. Thread-safe."""
+        """A link to a node, for the caller alone; one on which an error occurred is not used again."""
         idle = self._idle.setdefault(address, deque())
         link = _pop(idle) or self._open(address)
         try:
             yield link
         except BaseException:
-            link.close()  # or the next request would read what nobody read here
+            self._close(link)  # or the next request would read what nobody read here
             raise
         idle.append(link)
 
-    def links(self, address: Address, count: int) -> list[Link]:
-        """`count` links to a node, kept for the next call. Not for two threads at once."""
-        links = self._links.setdefault(address, [])
-        while len(links) < count:
-            links.append(self._open(address))
-        return links[:count]
-
-    def hang_up(self) -> None:
-        """Close all links that are not in use by `link`; the next request opens new ones."""
-        self._sent, self._received = self.traffic()
-        opened, self._links = self._links, {}
-        for links in opened.values():
-            for link in links:
-                link.close()
-        for idle in list(self._idle.values()):
-            while (unused := _pop(idle)) is not None:
-                unused.close()
-
     def refresh(self) -> None:
-        """Hang up, and ask the cluster again where its hash slots are."""
-        self.hang_up()
+        """Close the links that are not in use, and ask the cluster again where its hash slots are."""
+        self._close_idle()
         if self._cluster is not None:
             self._cluster.initialize()
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received so far over the links that `links` opened."""
-        links = self._opened()
-        received = sum(link.replies.received for link in links)
-        return self._sent + sum(link.sent for link in links), self._received + received
+        """Bytes sent and received so far."""
+        with self._lock:
+            sent = sum(link.sent for link in self._links)
+            return self._sent + sent, self._received + sum(link.replies.received for link in self._links)
 
     def refused(self) -> ServerError | None:
-        """The last error reply over one of the links that `links` opened, if there was any."""
-        errors = (link.replies.refused for link in self._opened())
-        return next((error for error in errors if error is not None), None)
+        """The last error reply over one of the open links, if there was any."""
+        with self._lock:
+            errors = (link.replies.refused for link in self._links)
+            return next((error for error in errors if error is not None), None)
 
     def close(self) -> None:
-        """Close all connections."""
-        self.hang_up()
+        """Close all connections that are not in use."""
+        self._close_idle()
         if self._cluster is not None:
             self._cluster.close()
 
     def _open(self, address: Address) -> Link:
         if self._cluster is not None and self._cluster.get_node(*address) is None:
             raise RedisClusterException(f"node {address} has left the cluster")
-        return open_link(self.url, address, self._timeout_s)
+        link = open_link(self.url, address, self._timeout_s)
+        with self._lock:
+            self._links.add(link)
+        return link
 
-    def _opened(self) -> list[Link]:
-        return [link for links in list(self._links.values()) for link in links]
+    def _close(self, link: Link) -> None:
+        link.close()
+        with self._lock:
+            self._links.remove(link)
+            self._sent += link.sent
+            self._received += link.replies.received
+
+    def _close_idle(self) -> None:
+        for idle in list(self._idle.values()):
+            while (link := _pop(idle)) is not None:
+                self._close(link)
 
 
 def _pop(links: deque[Link]) -> Link | None:
@@ -144,3 +144,49 @@ def is_login_refused(error: object) -> bool:
     return isinstance(error, AuthenticationError) or (
         isinstance(error, ServerError) and error.code == "NOAUTH"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node of a cluster, as another one knows it."""
+
+    name: str
+    address: Address
+    flags: frozenset[str]
+    """Such as `master`, `slave`, `myself`, `fail`."""
+    primary: str
+    """The name of a replica's primary, `-` for a primary."""
+    connected: bool
+    """Whether the two have a link."""
+    hash_slots: tuple[tuple[int, int], ...]
+    """The first and last of each range."""
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it is not, or not yet, a sound part of the cluster."""
+        return bool(self.flags & {"fail", "fail?", "handshake", "noaddr"})
+
+    def holds(self, hash_slot: int) -> bool:
+        """Whether this hash slot is its own."""
+        return any(first <= hash_slot <= last for first, last in self.hash_slots)
+
+
+def parse_members(nodes: str, asked: Address) -> list[Member]:
+    """What the node `asked` answers to CLUSTER NODES."""
+    members = []
+    for line in nodes.splitlines():
+        # id address@bus flags primary ping-sent pong-received epoch link ranges ...
+        name, address, flags, primary, _, _, _, link, *ranges = line.split()
+        host, _, port = address.partition("@")[0].rpartition(":")
+        ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # those are moving
+        members.append(
+            Member(
+                name=name,
+                address=(host or asked[0], int(port)),
+                flags=frozenset(flags.split(",")),
+                primary=primary,
+                connected=link == "connected",
+                hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
+            )
+        )
+    return members

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import TimeoutError as NoAnswer
 
 from ctr.ps.partitions import Int64
-from ctr.ps.wire.reply_kernels import parse_integers
+from ctr.ps.wire.resp_kernels import parse_integers
 
 _CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
 

@@ -1,9 +1,9 @@
-"""Numba loops that write the operations of bit fields as the Redis protocol (RESP2) has them.
+"""Numba loops that write the operations of bit fields in the Redis protocol (RESP2), and read the replies.
 
 Packing them in Python costs more than Redis itself does. A partition's weights are strings of 64-bit
 big-endian integers, `#i` is the offset of the i-th, and one command carries a string's whole request:
 `BITFIELD_RO key GET i64 #0 GET i64 #5 ...` and `BITFIELD key INCRBY i64 #0 17 ...`. Their replies are arrays
-of integers (https://redis.io/docs/latest/develop/reference/protocol-spec/).
+of integers (https://redis.io/docs/latest/develop/reference/protocol-spec/). Whole strings come by GETRANGE.
 
 Positions are unsigned, because Numba tests a signed index for being negative.
 """
@@ -30,7 +30,11 @@ _INCRBY = _text(b"$6\r\nINCRBY\r\n$3\r\ni64\r\n")
 _POWERS = np.array([10**k for k in range(20)], np.uint64)
 
 _CR, _LF, _MINUS = 13, 10, 45
-_HASH, _DOLLAR, _ZERO = 35, 36, 48
+_HASH, _DOLLAR, _ZERO, _COLON = 35, 36, 48, 58
+
+# Instead of the position after a number, which is never so low.
+_CUT_OFF = np.uint64(0)
+_WRONG = np.uint64(1)
 
 LONGEST_GET = _GET.size + 18
 """Bytes of `GET i64 #offset`, with the longest offset."""
@@ -107,3 +111,74 @@ def encode_push(buffer: Bytes, at: int, offsets: Offsets, increments: Int64) -> 
         sign = np.uint64(increments[i] >> 63)
         place = _put_word(buffer, place, _MINUS if negative else 0, (np.uint64(increments[i]) ^ sign) - sign)
     return int(np.int64(place))
+
+
+@njit(nogil=True, cache=True)
+def parse_integers(buffer: Bytes, start: int, end: int, out: Int64, count: int) -> tuple[int, int]:
+    """Reads the integer replies in `buffer[start:end]` to `out[count:]`, as many as are complete and fit.
+
+    Returns the position after the last, and the new count. Call again from that position when more bytes
+    have come. Stops before a reply of another kind; at a `:` that no integer follows, the position that is
+    returned is `~position`, which is negative.
+    """
+    at = np.uint64(start)
+    filled = np.uint64(count)
+    while at < np.uint64(end) and filled < np.uint64(out.size) and buffer[at] == _COLON:
+        number, after = _integer(buffer, at + np.uint64(1), np.uint64(end))
+        if after <= _WRONG:
+            return int(~np.int64(at) if after == _WRONG else np.int64(at)), int(np.int64(filled))
+        out[filled] = number
+        filled += np.uint64(1)
+        at = after
+    return int(np.int64(at)), int(np.int64(filled))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _integer(buffer: Bytes, at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
+    """Reads `-123` CR LF: the number, and the position after it or _CUT_OFF or _WRONG.
+
+    Byte by byte: with eight at a time it took as long (12 ns for 16 digits), because the lengths come at
+    random.
+    """
+    negative = np.uint64(at < end and buffer[at] == _MINUS)
+    at += negative
+    first = at
+    number = np.uint64(0)
+    while at < end:
+        digit = np.uint64(buffer[at]) - np.uint64(_ZERO)
+        if digit > np.uint64(9):
+            break
+        number = number * np.uint64(10) + digit
+        at += np.uint64(1)
+    digits = at - first
+    # 19 digits fit in 64 bits, and not all of them in 63 and a sign.
+    if digits > np.uint64(19) or number > np.uint64((1 << 63) - 1) + negative:
+        return np.int64(0), _WRONG
+    if at < end and (digits == np.uint64(0) or buffer[at] != _CR):
+        return np.int64(0), _WRONG
+    if at + np.uint64(1) >= end:
+        return np.int64(0), _CUT_OFF
+    if buffer[at + np.uint64(1)] != _LF:
+        return np.int64(0), _WRONG
+    return np.int64((number ^ (np.uint64(0) - negative)) + negative), at + np.uint64(2)
+
+
+@njit(nogil=True, cache=True)
+def decode_range(raw: Bytes, offsets: NDArray[np.uint32], first_offset: int, out: Int64) -> None:
+    """Reads the integers at `offsets` out of a GETRANGE reply that begins with the one at `first_offset`.
+
+    No offset is below `first_offset`. The string ends after the last integer that was ever added to: what
+    lies beyond its end is 0, as Redis has it.
+    """
+    size = np.uint64(raw.size)
+    for i in range(offsets.size):
+        at = (np.uint64(offsets[i]) - np.uint64(first_offset)) * np.uint64(8)
+        number = np.uint64(0)
+        if at + np.uint64(8) <= size:
+            for k in range(8):  # compiled to one load
+                number = number << np.uint64(8) | np.uint64(raw[at + np.uint64(k)])
+        else:
+            for k in range(8):
+                byte = at + np.uint64(k)
+                number = number << np.uint64(8) | (np.uint64(raw[byte]) if byte < size else np.uint64(0))
+        out[i] = np.int64(number)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
 
+from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -35,17 +37,15 @@ class RedisUrl:
 
     scheme: str
     hosts: tuple[Address, ...]
-    db: int
-    username: str | None
-    password: str | None = field(repr=False)
-    model: str | None
+    db: int = 0
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    model: str | None = None
     """From `?model=NAME`."""
-    ca_file: str | None
-    """From `?ca=FILE`: the certificate authority of a `rediss` server."""
-    cert_file: str | None = None
-    """From `?cert=FILE`: what shows a `rediss` server who asks."""
-    key_file: str | None = None
-    """From `?key=FILE`: the private key of that; None: it is in the same file."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Of a `rediss` server, by parameter: `ca`, its certificate authority; `cert`, what shows it who asks;
+    `key`, the private key of that, unless it is in the same file.
+    """
 
     @property
     def cluster(self) -> bool:
@@ -58,13 +58,8 @@ class RedisUrl:
     @property
     def public(self) -> str:
         """The URL without user and password; see `credentials`."""
-        parts = {"model": self.model, **self._files}
-        query = urlencode({name: value for name, value in parts.items() if value is not None})
+        query = urlencode({**({} if self.model is None else {"model": self.model}), **self.files})
         return f"{self}?{query}" if query else str(self)
-
-    @property
-    def _files(self) -> dict[str, str | None]:
-        return {"ca": self.ca_file, "cert": self.cert_file, "key": self.key_file}
 
     @property
     def credentials(self) -> dict[str, str]:
@@ -87,11 +82,15 @@ class RedisUrl:
         }
         if self.scheme.startswith("rediss"):
             options["ssl"] = True
-            for name, path in self._files.items():
-                if path is not None:
-                    self._require_readable(name, path)
-                    options[_SSL_OPTIONS[name]] = path
+            for name, path in self.files.items():
+                self._require_readable(name, path)
+                options[_SSL_OPTIONS[name]] = path
         return options
+
+    def client(self, address: Address, timeout_s: float, **options: Any) -> Redis:
+        """A new redis-py client of one node, for the caller to close. Raises as `client_options`."""
+        host, port = address
+        return Redis(host=host, port=port, db=self.db, **self.client_options(timeout_s), **options)
 
     def _require_readable(self, name: str, path: str) -> None:
         try:
@@ -134,7 +133,8 @@ def parse_redis_url(url: str) -> RedisUrl:
         raise StoreError(
             f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model, ca, cert, key."
         )
-    if (files := [name for name in _SSL_OPTIONS if name in query]) and not scheme.startswith("rediss"):
+    files = [name for name in _SSL_OPTIONS if name in query]
+    if files and not scheme.startswith("rediss"):
         raise StoreError(f"{shown}: {files[0]} is for TLS; write {scheme.replace('redis', 'rediss', 1)}://…")
     if "key" in query and "cert" not in query:
         raise StoreError(f"{shown}: key needs a client certificate: add &cert=FILE.")
@@ -149,9 +149,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         username=unquote(parts["user"] or "") or os.environ.get("CTR_REDIS_USER"),
         password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
         model=query.get("model"),
-        ca_file=query.get("ca"),
-        cert_file=query.get("cert"),
-        key_file=query.get("key"),
+        files={name: query[name] for name in files},
     )
 
 

@@ -41,7 +41,7 @@ def kill_lagging_primary(scene: Scene, chosen: random.Random) -> None:
 
 def freeze_primary(scene: Scene, chosen: random.Random) -> None:
     """In a cluster, its replica takes over."""
-    if len(scene.servers.shards) == 1:
+    if len(scene.servers.nodes) == 1:
         _freeze(scene, [scene.take_server(scene.servers.servers[:1], chosen)], chosen.uniform(*_FAILOVER_S))
         return
     node = scene.take_node(chosen)
@@ -56,8 +56,8 @@ def freeze_primary_and_replica(scene: Scene, chosen: random.Random) -> None:
 
 
 def freeze_replica(scene: Scene, chosen: random.Random) -> None:
-    if len(scene.servers.shards) == 1:
-        replicas: Sequence[RedisServer] = scene.servers.shards[0][1:]
+    if len(scene.servers.nodes) == 1:
+        replicas: Sequence[RedisServer] = scene.servers.nodes[0][1:]
     else:
         replicas = scene.take_node(chosen).replicas
     _freeze(scene, replicas, chosen.uniform(*_FAILOVER_S))
@@ -108,7 +108,7 @@ def restart_primary(scene: Scene, chosen: random.Random) -> None:
 
 
 def restart_from_snapshot(scene: Scene, chosen: random.Random) -> None:
-    server = scene.take_server([shard[0] for shard in scene.servers.shards], chosen)
+    server = scene.take_server([shard[0] for shard in scene.servers.nodes], chosen)
     _save(scene, server)
     scene.pause(chosen.uniform(*_SHORT_S))
     _kill(scene, server)
@@ -117,7 +117,7 @@ def restart_from_snapshot(scene: Scene, chosen: random.Random) -> None:
 
 def restart_during_wait(scene: Scene, chosen: random.Random) -> None:
     """Workers wait in vain for a frozen replica while its primary dies, and comes back as it was before."""
-    primary, replica = scene.servers.shards[0]
+    primary, replica = scene.servers.nodes[0]
     scene.take_server([primary], chosen)
     saves_late = chosen.random() < 0.5
     if not saves_late:  # what was replicated since, nobody keeps

@@ -62,7 +62,7 @@ def come_back(primary: RedisServer, replica: RedisServer, away_s: float) -> None
 def run(away_s: float) -> tuple[set[float], set[int], list[int]]:
     """How often the chunks count in the slots, the watermarks, and the chunks that were said to arrive."""
     with EmbeddedRedis(replicas=1) as servers:
-        primary, replica = servers.shards[0]
+        primary, replica = servers.nodes[0]
         url, arrived, died = parse_redis_url(servers.url), list[int](), Event()
 
         def push(push: PackedPush, only: Bools | None) -> list[int]:

@@ -15,7 +15,7 @@ CONSISTENCIES: tuple[Consistency, ...] = ("bsp", "ssp", "asp")
 class Servers:
     """The redis-servers of a round, with the arguments of `EmbeddedRedis`."""
 
-    shards: int
+    nodes: int
     replicas: int
     config: Mapping[str, str]
 
@@ -172,7 +172,7 @@ def draw_round(seed: int, number: int) -> Round:
         remote=not in_turn and chosen.random() < 0.5,
         shard_chunks=1 if consistency == "bsp" else chosen.choice((1, 2, 4, 8)),
         checkpoint_s=chosen.choice((0.5, 1.0, 2.0)),
-        tls=SERVERS[servers].shards == 1 and chosen.random() < 0.4,
+        tls=SERVERS[servers].nodes == 1 and chosen.random() < 0.4,
         fraction=chosen.uniform(0.1, 0.35),
         gap_s=chosen.uniform(0.0, 2.5),
         in_turn=in_turn,

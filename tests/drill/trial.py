@@ -122,7 +122,7 @@ class Trial:
         if self._clock is not None:
             opened.callback(self._clock.clean)
             environment = self._clock.environment
-        return opened.enter_context(EmbeddedRedis(wanted.shards, wanted.replicas, wanted.config, environment))
+        return opened.enter_context(EmbeddedRedis(wanted.nodes, wanted.replicas, wanted.config, environment))
 
     def _url(self, servers: EmbeddedRedis, opened: ExitStack) -> str:
         if not self._round.tls:

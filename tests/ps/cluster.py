@@ -35,7 +35,7 @@ class Cluster:
 
     def __init__(self, servers: EmbeddedRedis, model: str, partitions: int) -> None:
         self._servers = servers
-        self._replicas = len(servers.servers) - len(servers.shards)
+        self._replicas = len(servers.servers) - len(servers.nodes)
         self._frozen: set[RedisServer] = set()
         keys = Keys(model)
         self._hash_slot = [hash_slot_of(keys, partition) for partition in range(partitions)]
@@ -212,7 +212,7 @@ def move_hash_slots(
 
 
 def add_node(servers: EmbeddedRedis) -> RedisServer:
-    """Start a primary without hash slots, join it to the cluster, and add it as another shard.
+    """Start a primary without hash slots, join it to the cluster, and add it as another node.
 
     The cluster must be whole.
     """
@@ -233,5 +233,5 @@ def add_node(servers: EmbeddedRedis) -> RedisServer:
     meet()
     wait_for(others, knows_it, again=meet)
     wait_for([node], is_whole, again=meet)
-    servers.shards += ((node,),)
+    servers.nodes += ((node,),)
     return node

@@ -69,7 +69,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
 
 def flush(servers: EmbeddedRedis) -> None:
     """Empties servers whose primaries are those they started with."""
-    for primary, *_ in servers.shards:
+    for primary, *_ in servers.nodes:
         with primary.connect() as client:
             client.flushall()
 
@@ -84,7 +84,7 @@ def shared_redis() -> Iterator[EmbeddedRedis]:
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[EmbeddedRedis]:
     """A cluster of two primaries. Take `cluster_url` to find it empty."""
-    with EmbeddedRedis(shards=2) as servers:
+    with EmbeddedRedis(nodes=2) as servers:
         yield servers
 
 
@@ -118,14 +118,14 @@ def start_redis() -> Iterator[StartRedis]:
     with ExitStack() as started:
 
         def start(
-            shards: int = 1,
+            nodes: int = 1,
             replicas: int = 0,
             config: Mapping[str, str] | None = None,
             clock: SteppedClock | None = None,
         ) -> EmbeddedRedis:
             if clock is None:
-                return started.enter_context(EmbeddedRedis(shards, replicas, config))
+                return started.enter_context(EmbeddedRedis(nodes, replicas, config))
             started.callback(clock.clean)  # when the servers have ended
-            return started.enter_context(EmbeddedRedis(shards, replicas, config, clock.environment))
+            return started.enter_context(EmbeddedRedis(nodes, replicas, config, clock.environment))
 
         yield start

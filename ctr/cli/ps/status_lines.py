@@ -124,7 +124,7 @@ def _job_lines(job: JobStatus) -> list[str]:
         )
     if not view.ranks:
         lines.append(
-            f"data shards: {view.shards:,}, of which {view.begun:,} begun, {view.finished:,} finished, "
+            f"data shards: {view.shards:,}, of which {view.started:,} started, {view.finished:,} finished, "
             f"{len(view.unfinished):,} unfinished"
         )
     saturations = saturation_lines(job.saturations)

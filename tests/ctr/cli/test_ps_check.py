@@ -117,7 +117,7 @@ def test_memory_that_is_nearly_full(start_redis: StartRedis, cli: Cli) -> None:
 
 
 def test_a_primary_that_is_down(start_redis: StartRedis, cli: Cli) -> None:
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     servers.servers[1].kill()
     began = monotonic()
     done = cli("ps", "check", "--store", servers.url)
@@ -129,7 +129,7 @@ def test_a_primary_that_is_down(start_redis: StartRedis, cli: Cli) -> None:
 
 def test_a_replica_that_is_named(start_redis: StartRedis, cli: Cli) -> None:
     servers = start_redis(replicas=1)
-    done = cli("ps", "check", "--store", servers.shards[0][1].url)
+    done = cli("ps", "check", "--store", servers.nodes[0][1].url)
     assert (done.code, verdicts(done)["role"]) == (1, "problem")
 
 

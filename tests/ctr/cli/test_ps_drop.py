@@ -113,8 +113,8 @@ class TestDrop:
         own = start_redis(2, config={"cluster-require-full-coverage": "no"})
         make_model(own.url).close()
         dead = key_is_in_first_half(Keys("ads").meta)
-        own.shards[dead][0].kill()
-        alive = own.shards[1 - dead][0]
+        own.nodes[dead][0].kill()
+        alive = own.nodes[1 - dead][0]
         before = keys_in(alive.url)
         shown = cli("ps", "drop", "--store", named(own.url), "--yes")
         assert shown.code == 1

@@ -190,7 +190,7 @@ class TestExport:
     def test_half_a_model_is_none(self, cli: Cli, start_redis: StartRedis, tmp_path: Path) -> None:
         own = start_redis(2, config={"cluster-require-full-coverage": "no"})
         make_model(own.url).close()
-        own.shards[key_is_in_first_half(Keys("ads").meta)][0].kill()
+        own.nodes[key_is_in_first_half(Keys("ads").meta)][0].kill()
         shown = cli("ps", "export", "--store", named(own.url), "--model", tmp_path / "model")
         assert shown.code == 1
         assert "partitions cannot be reached" in shown.err

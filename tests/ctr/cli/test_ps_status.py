@@ -83,7 +83,7 @@ class TestStatus:
         own = start_redis(2, config={"cluster-require-full-coverage": "no"})
         make_model(own.url).close()
         facts = facts_of(cli, own.url)
-        dead = own.shards[key_is_in_first_half(Keys("ads").meta)][0]
+        dead = own.nodes[key_is_in_first_half(Keys("ads").meta)][0]
         address = f"{dead.host}:{dead.port}"
         lost = next(node["partitions"] for node in facts["nodes"] if node["address"] == address)
         dead.kill()

@@ -371,7 +371,7 @@ class TestServers:
         self, start_job: StartJob, start_redis: StartRedis, job_data: Path, staleness: int
     ) -> None:
         """Of one of two nodes, which is not the board's: pushes to it fail, and nothing else does."""
-        servers = start_redis(shards=2)
+        servers = start_redis(nodes=2)
         job = describe(job_data, consistency="ssp", staleness=staleness, passes=500)
         running = start_job(job, servers.url)
         running.gather()

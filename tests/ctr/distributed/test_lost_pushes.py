@@ -33,7 +33,7 @@ def struck(
     """Trains a job of 32 chunks that `strike` happens to, with pushes that take so long at least."""
 
     def train(strike: Strike, pace_s: float) -> Proof:
-        servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
+        servers = start_redis(nodes=3, replicas=1, config={"cluster-node-timeout": "1000"})
         ledger = Ledger(tmp_path / "ledger")
         ledger.folder.mkdir()
         for name, value in ledger_variables(ledger.folder, pace_s).items():

@@ -132,7 +132,7 @@ def test_a_pause_while_two_data_shards_are_held(start_job: StartJob, job_data: P
                 view = board.look()
                 held += len(view.unfinished) > 1
                 position = JobPosition.of(view)
-                for shard in range(view.begun):
+                for shard in range(view.started):
                     last = position.watermarks(job.plan()).get(shard, -1)
                     assert set(store.applied(found.id, shard).tolist()) == {last}
                 board.pause(None)

@@ -462,7 +462,7 @@ class TestReplicas:
             assert running.once(lambda view: pushed(view) > 10)
             running.stop.set()
             running.result()
-        ((_, replica),) = servers.shards
+        ((_, replica),) = servers.nodes
         replica.freeze()
         again = start_job(
             job, servers.url, checkpoints=settings if resume else None, resume=resume, start=start

@@ -81,7 +81,7 @@ def test_a_right_that_lacks_is_named(url_of: UrlOf, job_data: Path, lacking: str
 
 def test_the_listed_rights_are_enough_on_a_cluster(start_redis: StartRedis) -> None:
     assert LISTED is not None
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     for server in servers.servers:
         server.call("ACL", "SETUSER", "limited", "on", ">pw", *LISTED[1].split())
     url = parse_redis_url(f"redis+cluster://limited:pw@{servers.url.rpartition('@')[2]}")

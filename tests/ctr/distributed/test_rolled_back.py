@@ -102,7 +102,7 @@ def test_one_node_of_two(
     start_job: StartJob, start_redis: StartRedis, job_data: Path, consistency: str
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     job = describe(job_data, consistency=consistency, passes=PASSES, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather(until=SOME)
@@ -124,7 +124,7 @@ def test_of_rounds_whose_workers_died_as_well(
     start_job: StartJob, start_redis: StartRedis, job_data: Path, of_board: bool
 ) -> None:
     """Whoever takes the ranks over has pushed none of what is lost."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     running = start_job(describe(job_data, passes=PASSES), apart(servers))
     running.gather(until=SOME)
     helper = Helpers(running.url, 1)  # without a rank
@@ -196,7 +196,7 @@ def test_of_rounds_that_only_the_board_has_forgotten(
     start_job: StartJob, start_redis: StartRedis, job_data: Path
 ) -> None:
     """Their updates wait nowhere any more, but what of them is lost, their workers have kept."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     job = describe(job_data, passes=4)
     running = start_job(job, apart(servers))
     running.gather(until=SOME)
@@ -230,7 +230,7 @@ def test_while_the_one_that_pushed_is_idle(
     start_job: StartJob, start_redis: StartRedis, job_data: Path
 ) -> None:
     """One worker has nothing left to do, and the other, frozen meanwhile, has lost nothing."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     job = describe(job_data, consistency="asp", ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather(until=1)
@@ -250,7 +250,7 @@ def test_while_the_one_that_pushed_is_idle(
 @pytest.mark.parametrize("consistency", ["ssp", "bsp"])
 def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, consistency: str) -> None:
     """When no worker has anything left to push, nobody meets the loss but who reads the model."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     job = describe(job_data, consistency=consistency, passes=5, ftrl=ADDITIVE)
     done: list[int] = []  # chunks that were pushed at the time of the snapshots
 

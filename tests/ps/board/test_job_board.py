@@ -39,7 +39,7 @@ class TestJob:
         assert other.job("job-1") == job
         view = other.look()
         assert (view.state, view.message, view.pause, view.shards) == ("running", "", None, 7)
-        assert (view.begun, view.finished, view.workers, view.unfinished) == (0, 0, (), {})
+        assert (view.started, view.finished, view.workers, view.unfinished) == (0, 0, (), {})
         assert [(rank.owner, rank.prepared, rank.pushed) for rank in view.ranks] == [(None, -1, -1)] * 2
         assert view.coordinator_alive
 
@@ -112,7 +112,7 @@ class TestJob:
         other = boards(url)
         other.create("new", b"", shards=6, ranks=2)
         view = other.look()
-        assert (view.state, view.message, view.pause, view.begun, view.workers) == (
+        assert (view.state, view.message, view.pause, view.started, view.workers) == (
             "running",
             "",
             None,
@@ -165,7 +165,7 @@ class TestJob:
         board.ranks.prepare(0, 0, b"late")
         assert other.ranks.prepare(0, 0, b"mine") == b"mine"
         view = other.look()
-        assert (view.state, view.begun, view.clock, view.ranks[0].pushed) == ("running", 0, 0, -1)
+        assert (view.state, view.started, view.clock, view.ranks[0].pushed) == ("running", 0, 0, -1)
 
     def test_the_first_end_counts(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)

@@ -65,7 +65,7 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
         board = boards(servers.url.replace(f":{server.port}/", f":{proxy.port}/"))
         for job in ("first", "second"):
             board.create(job, b"", shards=6, ranks=2)
-            board.restore({1: 5}, [2, 2], begun=2)
+            board.restore({1: 5}, [2, 2], started=2)
             worker, dead = board.leases.register("here"), board.leases.register("dead")
             assert len(board.look().workers) == 2
             assert board.ranks.claim(dead) == [0]
@@ -85,7 +85,7 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
             board.report("r", b"report")
             board.pause(5)
             view = board.look()
-            assert (view.begun, view.finished, view.clock, view.pause) == (5, 4, 4, 5)
+            assert (view.started, view.finished, view.clock, view.pause) == (5, 4, 4, 5)
             assert {s: (found.owner, found.progress) for s, found in view.unfinished.items()} == {
                 4: (None, 6)
             }
@@ -240,7 +240,7 @@ def test_memory_limit(start_redis: StartRedis, boards: Boards) -> None:
 
 
 def test_a_replica_takes_over(start_redis: StartRedis, boards: Boards) -> None:
-    servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
+    servers = start_redis(nodes=3, replicas=1, config={"cluster-node-timeout": "1000"})
     board = boards(servers.url, timeout_s=2.0)
     board.create("job", b"", shards=9, ranks=1)
     worker = board.leases.register("here")
@@ -256,7 +256,7 @@ def test_a_replica_takes_over(start_redis: StartRedis, boards: Boards) -> None:
 
 
 def test_a_hash_slot_that_moves(start_redis: StartRedis, boards: Boards) -> None:
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     board = boards(servers.url)
     board.create("job", b"", shards=50)
     worker = board.leases.register("here")
@@ -362,7 +362,7 @@ def test_one_that_expires_in_the_middle_of_a_claim(
         assert claims == [None]
         gate = board.queue.gate(other)
         assert (gate.least_clock, gate.working) == (5, 1)
-        assert board.look().begun == 1 + claimed_before
+        assert board.look().started == 1 + claimed_before
 
 
 def test_a_claim_after_the_lease(start_redis: StartRedis, boards: Boards) -> None:

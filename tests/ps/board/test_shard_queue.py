@@ -22,37 +22,37 @@ LIVE = (b"a", b"b")
 
 
 def test_the_next_of_the_queue() -> None:
-    assert choose_shard(b"a", {}, LIVE, begun=0, shards=3) == 0
-    assert choose_shard(b"a", {1: b"b"}, LIVE, begun=2, shards=3) == 2
+    assert choose_shard(b"a", {}, LIVE, started=0, shards=3) == 0
+    assert choose_shard(b"a", {1: b"b"}, LIVE, started=2, shards=3) == 2
 
 
 def test_what_is_free_comes_first_the_lowest_of_it() -> None:
     owners = {0: b"b", 4: b"dead", 7: b"", 9: b"dead"}
-    assert choose_shard(b"a", owners, LIVE, begun=10, shards=20) == 4
+    assert choose_shard(b"a", owners, LIVE, started=10, shards=20) == 4
 
 
 def test_its_own_comes_before_that() -> None:
-    assert choose_shard(b"a", {3: b"dead", 5: b"a"}, LIVE, begun=6, shards=9) == 5
+    assert choose_shard(b"a", {3: b"dead", 5: b"a"}, LIVE, started=6, shards=9) == 5
 
 
 def test_of_its_own_those_that_it_has_never_heard_of() -> None:
     owners = {3: b"a", 5: b"a"}
-    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, claimed=[3]) == 5
-    assert choose_shard(b"a", owners, LIVE, begun=6, shards=9, claimed=[5, 3]) == 6
-    assert choose_shard(b"a", owners, LIVE, begun=9, shards=9, claimed=[5], ahead=True) == 3
+    assert choose_shard(b"a", owners, LIVE, started=6, shards=9, claimed=[3]) == 5
+    assert choose_shard(b"a", owners, LIVE, started=6, shards=9, claimed=[5, 3]) == 6
+    assert choose_shard(b"a", owners, LIVE, started=9, shards=9, claimed=[5], ahead=True) == 3
 
 
 def test_ahead_it_leaves_one_for_each_of_the_others() -> None:
     owners = {4: b"b", 5: b"dead", 7: b"a"}
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=9, claimed=[7], ahead=True) == 5
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, claimed=[7], ahead=True) is None
-    assert choose_shard(b"a", owners, LIVE, begun=8, shards=8, claimed=[7]) == 5
-    assert choose_shard(b"a", {0: b"a"}, [b"a"], begun=1, shards=2, claimed=[0], ahead=True) == 1, "alone"
+    assert choose_shard(b"a", owners, LIVE, started=8, shards=9, claimed=[7], ahead=True) == 5
+    assert choose_shard(b"a", owners, LIVE, started=8, shards=8, claimed=[7], ahead=True) is None
+    assert choose_shard(b"a", owners, LIVE, started=8, shards=8, claimed=[7]) == 5
+    assert choose_shard(b"a", {0: b"a"}, [b"a"], started=1, shards=2, claimed=[0], ahead=True) == 1, "alone"
 
 
 def test_none_is_left() -> None:
-    assert choose_shard(b"a", {}, LIVE, begun=3, shards=3) is None
-    assert choose_shard(b"a", {2: b"b"}, LIVE, begun=3, shards=3) is None
+    assert choose_shard(b"a", {}, LIVE, started=3, shards=3) is None
+    assert choose_shard(b"a", {2: b"b"}, LIVE, started=3, shards=3) is None
 
 
 EVENTS = st.tuples(st.sampled_from(["claim", "ahead", "done", "die"]), st.integers(0, 3))
@@ -65,7 +65,7 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
     owners: dict[int, bytes] = {}
     in_work: dict[bytes, list[int]] = {}
     live = [b"%d" % number for number in range(4)]
-    begun, done = 0, []
+    started, done = 0, []
     events += [("claim", 0), ("done", 0)] * shards
     for number, (event, who) in enumerate(events):
         worker = live[who]
@@ -79,12 +79,18 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
         elif event in ("claim", "ahead"):
             claimed = in_work.setdefault(worker, [])
             shard = choose_shard(
-                worker, owners, live, begun, shards, claimed=claimed, ahead=event == "ahead" and bool(claimed)
+                worker,
+                owners,
+                live,
+                started,
+                shards,
+                claimed=claimed,
+                ahead=event == "ahead" and bool(claimed),
             )
             if shard is not None:
                 assert shard not in done
                 assert all(shard not in others for others in in_work.values())
-                begun = max(begun, shard + 1)
+                started = max(started, shard + 1)
                 owners[shard] = worker
                 claimed.append(shard)
     assert len(set(done)) == len(done)
@@ -112,7 +118,7 @@ class TestQueue:
         assert board.queue.done(first, 0)  # again, as after a lost answer
         assert board.queue.done(third, 2)
         view = board.look()
-        assert (view.begun, view.finished, list(view.unfinished)) == (3, 2, [1])
+        assert (view.started, view.finished, list(view.unfinished)) == (3, 2, [1])
         assert board.look(shards=False).finished == 2
         assert board.look(shards=False).unfinished == {}
         assert board.queue.done(second, 1)
@@ -289,9 +295,9 @@ class TestQueue:
 
     def test_restore(self, url: str, board: JobBoard, boards: Boards) -> None:
         board.create("job", b"", shards=10_000, ranks=2)
-        board.restore({7: 3, 9_989: 1}, [4, -1], begun=9_990)
+        board.restore({7: 3, 9_989: 1}, [4, -1], started=9_990)
         view = board.look()
-        assert (view.begun, view.finished) == (9_990, 9_988)
+        assert (view.started, view.finished) == (9_990, 9_988)
         assert [(rank.prepared, rank.pushed) for rank in view.ranks] == [(4, 4), (-1, -1)]
         worker = boards(url).leases.register("here")
         for expected in ((7, 3), (9_989, 1), (9_990, 0)):
@@ -299,7 +305,7 @@ class TestQueue:
             assert (claim.shard, claim.progress) == expected
             assert board.queue.done(worker, claim.shard)
         with pytest.raises(StoreError, match="create it anew"):
-            board.restore({}, begun=0)
+            board.restore({}, started=0)
 
     def test_restore_after_the_beginning(self, board: JobBoard) -> None:
         board.create("job", b"", shards=10)

@@ -103,12 +103,12 @@ def test_a_partition_of_which_ranges_were_pushed_is_present(redis_url: str) -> N
 @timing_sensitive
 def test_a_node_that_came_back_with_an_old_snapshot_is_read_anew(start_redis: StartRedis) -> None:
     """A log may have become shorter, and then as long as it was, of others' slots. Other nodes are not."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     store = opened(servers.url, 20)
     lost, presence = Presence(store), Presence(store)
     elsewhere = 9 << 16  # in a partition of the other node
     push(store, lost, slots_of(1, elsewhere), 0)
-    server, other = (each for each, *_ in servers.shards)
+    server, other = (each for each, *_ in servers.nodes)
     with server.connect() as client:
         if not client.exists(store.keys.facts(0)):
             server, other = other, server

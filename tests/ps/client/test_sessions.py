@@ -273,7 +273,7 @@ class TestLostPushes:
         with EmbeddedRedis(replicas=1) as servers:
             store = opened(servers.url)
             one, before = OneSession(store), store.dump(0)
-            primary, replica = servers.shards[0]
+            primary, replica = servers.nodes[0]
             replica.freeze()
             for chunk in range(10):
                 one.push(slots_of(3), chunk)

@@ -393,12 +393,12 @@ def test_ranges_make_all_slots_present(redis_url: str) -> None:
 
 def test_a_frozen_server_loses_and_doubles_nothing(start_redis: StartRedis) -> None:
     """Frozen again and again in the middle of pushes, for longer than a connection is believed in."""
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     store, expected = opened(servers.url, 14, timeout_s=0.15), ExpectedSums(14)
     worker = worker_of(store, ALL)
     rng = np.random.default_rng(0)
     for shard in range(5):
-        (victim,), begins = servers.shards[shard % 2], float(rng.uniform(0, 0.02))
+        (victim,), begins = servers.nodes[shard % 2], float(rng.uniform(0, 0.02))
         timers = [Timer(begins, victim.freeze), Timer(begins + 0.35, victim.thaw)]
         for timer in timers:
             timer.start()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ctr.errors import StoreError
-from ctr.ps.records import Beginning, Change, Record, RecordStore, record_store
+from ctr.ps.records import Change, Record, RecordStore, record_store
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire import Keys, parse_redis_url
 from tests.ps.cut_lines import CutLine
@@ -29,7 +29,7 @@ def opened(url: str, head: bytes = b"0", facts: Mapping[str, str] | None = None)
     return RecordStore(
         parse_redis_url(url),
         facts or {"windows": "[]"},
-        lambda: Beginning(head, [(b"first", head)]),
+        lambda: Change(head, [(b"first", head)]),
         lambda fact, there, here: f"{fact}: {there!r} is not {here!r}",
     )
 
@@ -183,7 +183,7 @@ def test_what_a_killed_creator_left_is_not_seen_and_expires(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        RecordStore(parse_redis_url(redis_url), {}, lambda: Beginning(b"", killed()), lambda *_: "")
+        RecordStore(parse_redis_url(redis_url), {}, lambda: Change(b"", killed()), lambda *_: "")
     with shared_redis.servers[0].connect() as client:
         client.pexpire(KEYS.windows.creator, 200)  # as after its lease
         store = opened(redis_url, b"7")
@@ -209,7 +209,7 @@ def test_what_is_lost_while_it_is_created_is_noticed(
             yield b"%d" % k, b"1"
 
     with pytest.raises(StoreError, match="was deleted while they were created"):
-        RecordStore(parse_redis_url(servers.url), {}, lambda: Beginning(b"", records()), lambda *_: "")
+        RecordStore(parse_redis_url(servers.url), {}, lambda: Change(b"", records()), lambda *_: "")
     assert opened(servers.url).created
 
 

@@ -99,10 +99,10 @@ def test_nothing_is_missed_of_a_partition_that_nobody_pushed_to(redis_url: str) 
     store.drop()
 
 
-@pytest.mark.parametrize("shards", [1, 2])
-def test_servers_that_are_told_to_delete_keys_end_the_job(start_redis: StartRedis, shards: int) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_servers_that_are_told_to_delete_keys_end_the_job(start_redis: StartRedis, nodes: int) -> None:
     """Also while it runs: it is looked at whenever a data shard ends, and by every checkpoint."""
-    servers = start_redis(shards)
+    servers = start_redis(nodes)
     store = opened(servers.url, bits=14)
     store.make_strings()
     assert store.wait_replicated(1.0)

@@ -26,7 +26,7 @@ def tell(server: RedisServer, *words: str) -> object:
 
 def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis: StartRedis) -> None:
     """The nodes are asked side by side: one says no while another still waits for its replica's yes."""
-    servers = start_redis(shards=3, replicas=1)
+    servers = start_redis(nodes=3, replicas=1)
     store = RedisStore(parse_redis_url(servers.url), bits=12, width=2)
     slots = np.arange(1 << 12, dtype=np.uint32)
 
@@ -36,7 +36,7 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     assert store.has_replicas()
     push(0)
     assert store.wait_replicated(5.0)
-    (primary, away), (_, slow), _ = servers.shards
+    (primary, away), (_, slow), _ = servers.nodes
     tell(away, "CONFIG", "SET", "masterauth", "wrong")
     tell(away, "CLIENT", "KILL", "TYPE", "master")
     eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]
@@ -63,12 +63,12 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
 def test_a_replica_that_misses_what_was_restored_is_known_by_it(start_redis: StartRedis) -> None:
     """It has the model's name and nothing of it: taking over, it must not read as a model of zeros."""
     config = {"cluster-node-timeout": "1000", "cluster-replica-validity-factor": "0"}
-    servers = start_redis(shards=3, replicas=1, config=config)
+    servers = start_redis(nodes=3, replicas=1, config=config)
     url, slots = parse_redis_url(servers.url), np.arange(1 << 12, dtype=np.uint32)
     whole = RedisStore(parse_redis_url(f"{servers.url}?model=whole"), bits=12, width=2)
     whole.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, 0))
     store = RedisStore(url, bits=12, width=2, restoring=True)
-    primary, replica = servers.shards[0]
+    primary, replica = servers.nodes[0]
     eventually(lambda: whole.wait_replicated(1.0))  # and with that, all that the servers were told before
     tell(replica, "CONFIG", "SET", "masterauth", "wrong")
     tell(replica, "CLIENT", "KILL", "TYPE", "master")

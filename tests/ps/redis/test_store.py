@@ -210,7 +210,7 @@ def test_sparse_and_dense_requests_agree(server: EmbeddedRedis) -> None:
 
 def test_replicas_are_waited_for(start_redis: StartRedis) -> None:
     servers = start_redis(replicas=1)
-    (server,), store = servers.shards[0][1:], opened(servers.url)
+    (server,), store = servers.nodes[0][1:], opened(servers.url)
     assert store.has_replicas()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
     assert store.wait_replicated(timeout_s=20)

@@ -106,13 +106,13 @@ class TestFailover:
             "cluster-replica-validity-factor": "0",  # it may take over however long it was away
             "client-output-buffer-limit": "replica 0 0 0",
         }
-        return start_redis(shards=3, replicas=1, config=config)
+        return start_redis(nodes=3, replicas=1, config=config)
 
     def test_lost_pushes_are_sent_again(self, servers: EmbeddedRedis) -> None:
         training = Training(opened(servers.url, 16), ALL)
         for _ in range(5):
             training.train_one()
-        primary, replica = servers.shards[1]
+        primary, replica = servers.nodes[1]
         replica.freeze()
         frozen = monotonic()
         while monotonic() - frozen < 2.0 or unsent_to_replica(primary) < 1 << 20:
@@ -133,7 +133,7 @@ class TestFailover:
         training = Training(opened(servers.url, 16, timeout_s=1.0), Filters())
         for _ in range(5):
             training.train_one()
-        primary, replica = servers.shards[1]
+        primary, replica = servers.nodes[1]
         with replica.connect() as client:
             primary.freeze()
             thawing = Thread(
@@ -152,11 +152,11 @@ class TestFailover:
 class TestResharding:
     def test_moved_while_a_worker_trains(self, start_redis: StartRedis, redis_url: str) -> None:
         bits, moved = 16, 6
-        servers = start_redis(shards=2)
+        servers = start_redis(nodes=2)
         node = add_node(servers)
         chunks = chunks_of(bits, [2000, 300, 1500, 700], 2)
         store, expected = opened(servers.url, bits), ExpectedSums(bits)
-        source = servers.shards[0][0]
+        source = servers.nodes[0][0]
         held = set(hash_slots_at(source))
         hash_slots = sorted({hash_slot_of(store.keys, p) for p in range(store.partitions.count)} & held)[
             :moved
@@ -173,7 +173,7 @@ class TestResharding:
         def move() -> None:
             try:
                 move_hash_slots(
-                    [primary for primary, *_ in servers.shards],
+                    [primary for primary, *_ in servers.nodes],
                     source,
                     node,
                     hash_slots,
@@ -210,12 +210,12 @@ class TestResharding:
         undisturbed.drop()
 
 
-@pytest.mark.parametrize(("shards", "filters"), [(1, Filters()), (1, ALL), (2, ALL)])
+@pytest.mark.parametrize(("nodes", "filters"), [(1, Filters()), (1, ALL), (2, ALL)])
 def test_a_primary_that_restarts_empty_stops_the_worker(
-    start_redis: StartRedis, shards: int, filters: Filters
+    start_redis: StartRedis, nodes: int, filters: Filters
 ) -> None:
     """It never sees zeros where something was."""
-    servers = start_redis(shards=shards)
+    servers = start_redis(nodes=nodes)
     store, expected = opened(servers.url, 14), ExpectedSums(14)
     worker = worker_of(store, filters)
     chunks = chunks_of(14, [500, 200, 500], 4)
@@ -240,7 +240,7 @@ def test_a_primary_that_restarts_empty_stops_the_worker(
 
 
 def replica_of(servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
-    ((primary, replica),) = servers.shards
+    ((primary, replica),) = servers.nodes
     return primary, replica
 
 
@@ -343,7 +343,7 @@ def test_no_cluster_there() -> None:
 
 
 def test_a_whole_cluster_that_goes_away(start_redis: StartRedis) -> None:
-    servers = start_redis(shards=2)
+    servers = start_redis(nodes=2)
     store = opened(servers.url, 10, patience_s=0.3)
     for server in servers.servers:
         server.kill()

@@ -56,7 +56,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_server_answers_at_its_url_and_ends(temporary: Path) -> None:
     with EmbeddedRedis() as servers:
         (server,) = servers.servers
-        assert servers.shards == ((server,),)
+        assert servers.nodes == ((server,),)
         with redis.Redis.from_url(servers.url) as client:
             assert client.set("a", "b")
             assert client.info("server")["process_id"] == server.pid
@@ -109,7 +109,7 @@ def test_two_at_once_are_strangers(start_redis: StartRedis) -> None:
 
 def test_replicas_of_a_single_server_follow_it(start_redis: StartRedis) -> None:
     servers = start_redis(replicas=2)
-    primary, *replicas = servers.shards[0]
+    primary, *replicas = servers.nodes[0]
     assert servers.url == primary.url
     with primary.connect() as client:
         client.set("a", "b")
@@ -184,9 +184,9 @@ def cluster_client(servers: EmbeddedRedis) -> RedisCluster:
 
 
 def test_a_cluster_is_whole_for_every_server_and_again_after_a_restart(start_redis: StartRedis) -> None:
-    servers = start_redis(shards=2, replicas=1)
+    servers = start_redis(nodes=2, replicas=1)
     assert len({server.port for server in servers.servers}) == 4
-    assert servers.servers == (*[s[0] for s in servers.shards], *[s[1] for s in servers.shards])
+    assert servers.servers == (*[s[0] for s in servers.nodes], *[s[1] for s in servers.nodes])
     addresses = ",".join(f"127.0.0.1:{server.port}" for server in servers.servers)
     assert servers.url.endswith(f"@{addresses}")
     assert servers.url.startswith("redis+cluster://:")
@@ -199,15 +199,15 @@ def test_a_cluster_is_whole_for_every_server_and_again_after_a_restart(start_red
             for first, last, primary, *_ in run(server, "CLUSTER", "SLOTS")
         }
         assert ranges == {
-            (0, 8191): servers.shards[0][0].port,
-            (8192, 16383): servers.shards[1][0].port,
+            (0, 8191): servers.nodes[0][0].port,
+            (8192, 16383): servers.nodes[1][0].port,
         }
 
     with cluster_client(servers) as client:
         for i in range(100):
             client.set(f"key{i}", i)
     sizes = []
-    for primary, replica in servers.shards:
+    for primary, replica in servers.nodes:
         with primary.connect() as client:
             assert client.wait(1, 5000) == 1
         sizes.append(run(primary, "DBSIZE"))
@@ -216,20 +216,20 @@ def test_a_cluster_is_whole_for_every_server_and_again_after_a_restart(start_red
     assert min(sizes) > 20
 
     # A primary that is killed and started again at once is a primary still, and empty.
-    (victim, _), (other, _) = servers.shards
+    (victim, _), (other, _) = servers.nodes
     victim.restart()
     eventually(lambda: "cluster_state:ok" in str(run(victim, "CLUSTER", "INFO")))
     assert str(run(victim, "CLUSTER", "NODES")).count("myself,master") == 1
     assert [run(server, "DBSIZE") for server in (victim, other)] == [0, sizes[1]]
 
 
-def test_with_three_shards_a_replica_takes_over(start_redis: StartRedis) -> None:
-    servers = start_redis(shards=3, replicas=1, config={"cluster-node-timeout": "1000"})
+def test_with_three_nodes_a_replica_takes_over(start_redis: StartRedis) -> None:
+    servers = start_redis(nodes=3, replicas=1, config={"cluster-node-timeout": "1000"})
     assert {setting(server, "cluster-node-timeout") for server in servers.servers} == {"1000"}
-    primary, replica = servers.shards[1]
+    primary, replica = servers.nodes[1]
     with cluster_client(servers) as client:
         client.set("key", "value")
-        for first, _ in servers.shards:
+        for first, _ in servers.nodes:
             with first.connect() as link:
                 link.wait(1, 5000)
         primary.kill()
@@ -246,17 +246,17 @@ def test_the_shared_fixtures_are_empty_at_first(redis_url: str, cluster_url: str
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"shards": 0}, "at least one shard"),
-        ({"shards": -2}, "at least one shard"),
-        ({"replicas": -1}, "at least one shard"),
-        ({"shards": 33, "replicas": 1}, "at most 64 servers"),
+        ({"nodes": 0}, "at least one node"),
+        ({"nodes": -2}, "at least one node"),
+        ({"replicas": -1}, "at least one node"),
+        ({"nodes": 33, "replicas": 1}, "at most 64 servers"),
         ({"config": {"Port": "6379"}}, "sets Port itself"),
         ({"config": {"requirepass": ""}}, "sets requirepass itself"),
         ({"config": {"maxmemory": "1mb\nbind *"}}, "not a line of redis.conf"),
         ({"config": {"maxmemory 1mb": ""}}, "not a line of redis.conf"),
         ({"config": {"": "1"}}, "not a line of redis.conf"),
         ({"config": {"no-such-setting": "1"}}, "ended with code 1 .*no-such-setting"),
-        ({"shards": 2, "config": {"maxmemory": "lots"}}, "ended with code 1 .*maxmemory"),
+        ({"nodes": 2, "config": {"maxmemory": "lots"}}, "ended with code 1 .*maxmemory"),
     ],
 )
 def test_wrong_arguments_start_nothing(temporary: Path, arguments: dict, said: str) -> None:

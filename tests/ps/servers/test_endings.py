@@ -113,7 +113,7 @@ def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) ->
     """)
     cluster = textwrap.dedent("""
         os.setpgid(0, 0)
-        ready(EmbeddedRedis(shards=2, replicas=1), os.getpid())
+        ready(EmbeddedRedis(nodes=2, replicas=1), os.getpid())
     """)
     process, first = job(FORKS.format(endings=[*[one] * len(signals), cluster]))
     *started, (*cluster_ports, cluster_pid) = sorted([first, *(numbers(process) for _ in signals)], key=len)

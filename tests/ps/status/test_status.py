@@ -247,7 +247,7 @@ class TestCluster:
         assert found.whole
         by_address = {node.address: node for node in found.nodes}
         assert len(by_address) == 2
-        for server, *_ in shared_cluster.shards:
+        for server, *_ in shared_cluster.nodes:
             node = by_address[of(server)]
             with server.connect() as client:
                 there = set(client.keys("*"))
@@ -261,14 +261,14 @@ class TestCluster:
 
     def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis) -> None:
         home = key_slot(KEYS.meta)
-        other = shared_cluster.shards[home < 8_192][0]
+        other = shared_cluster.nodes[home < 8_192][0]
         with pytest.raises(StoreError, match=r"redis\+cluster://"):
             look(other.url)
 
     def test_partitions_on_the_move(self, start_redis: StartRedis) -> None:
         own = start_redis(2)
         push(own.url)
-        (source, *_), (target, *_) = own.shards
+        (source, *_), (target, *_) = own.nodes
         moving = next(p for p in range(16) if key_slot(KEYS.state(p)) < 8_192)
         slot = key_slot(KEYS.state(moving))
         with source.connect() as a, target.connect() as b:
@@ -301,7 +301,7 @@ class TestBrokenCluster:
     def away(self, cluster: EmbeddedRedis) -> RedisServer:
         """A primary that does not hold the model's description."""
         home = key_slot(KEYS.meta) * 3 // 16_384
-        return cluster.shards[(home + 1) % 3][0]
+        return cluster.nodes[(home + 1) % 3][0]
 
     @pytest.mark.parametrize("harm", [RedisServer.freeze, RedisServer.kill])
     def test_a_node_that_does_not_answer(
@@ -323,7 +323,7 @@ class TestBrokenCluster:
         assert nodes[of(server)].partitions == expected
 
     def test_the_node_with_the_description_is_dead(self, cluster: EmbeddedRedis) -> None:
-        cluster.shards[key_slot(KEYS.meta) * 3 // 16_384][0].kill()
+        cluster.nodes[key_slot(KEYS.meta) * 3 // 16_384][0].kill()
         found = look(cluster.url, timeout_s=1.0)
         assert found.model is None
         assert "description cannot be read" in str(found.problem)
@@ -355,7 +355,7 @@ class TestBrokenCluster:
         own = start_redis(3, 1, config={"cluster-node-timeout": "2000"})
         push(own.url)
         before = look(own.url)
-        primary, replica = own.shards[0]
+        primary, replica = own.nodes[0]
         assert {node.address: node for node in before.nodes}[of(primary)].replicas[0].address == of(replica)
         seen_until(
             own.url, lambda found: all(r.lag_bytes == 0 for node in found.nodes for r in node.replicas)
@@ -386,7 +386,7 @@ class TestBoard:
         assert found is not None
         assert found.job == board.job()
         seen, own = found.view, board.look()
-        for name in ("state", "pause", "shards", "begun", "unfinished", "ranks", "coordinator_alive"):
+        for name in ("state", "pause", "shards", "started", "unfinished", "ranks", "coordinator_alive"):
             assert getattr(seen, name) == getattr(own, name)
         assert [each.id for each in seen.workers] == [worker]
 

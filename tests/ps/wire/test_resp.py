@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps.wire import bitfield_add, bitfield_read, reply_kernels, resp_kernels
+from ctr.ps.wire import bitfield_add, bitfield_read, resp_kernels
 from tests.reference import resp
 
 pytestmark = pytest.mark.kernel
@@ -40,7 +40,7 @@ def push(key: bytes, offsets: Sequence[int], increments: Sequence[int]) -> bytes
 def parsed(text: bytes, most: int) -> tuple[int, list[int]]:
     """Reads from the middle of a buffer that goes on after the text."""
     buffer, out = as_bytes(b":7\r\n" + text + b":8\r\n:9\r\n"), np.full(most + 1, -5, np.int64)
-    at, count = reply_kernels.parse_integers(buffer, 4, 4 + len(text), out, 1)
+    at, count = resp_kernels.parse_integers(buffer, 4, 4 + len(text), out, 1)
     assert out[0] == -5
     assert set(out[count:].tolist()) <= {-5}
     return at - 4 if at >= 0 else ~(~at - 4), out[1:count].tolist()
@@ -128,7 +128,7 @@ def test_a_reply_that_comes_in_pieces(numbers: list[int], pieces: list[int]) -> 
     end = at = count = 0
     while end < len(text):
         end = min(end + pieces[end % len(pieces)], len(text))
-        at, count = reply_kernels.parse_integers(buffer, at, end, out, count)
+        at, count = resp_kernels.parse_integers(buffer, at, end, out, count)
         where, read = resp.parse(text[:end], len(numbers))
         assert (at, count) == (where, len(read))
     assert out.tolist() == numbers
@@ -173,7 +173,7 @@ def test_a_range_is_read_and_is_zero_beyond_its_end(size: int, first: int) -> No
     raw = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
     offsets = [first, first + 1, first + 1, first + 98, first + 99]
     out = np.full(5, -5, np.int64)
-    reply_kernels.decode_range(as_bytes(raw), np.array(offsets, np.uint32), first, out)
+    resp_kernels.decode_range(as_bytes(raw), np.array(offsets, np.uint32), first, out)
     assert out.tolist() == resp.range_values(raw, offsets, first)
 
 
@@ -182,5 +182,5 @@ def test_a_range_out_of_a_buffer_at_any_address() -> None:
     for shift in range(8):
         buffer = as_bytes(b"?" * shift + raw)[shift:]
         out = np.empty(len(INT64), np.int64)
-        reply_kernels.decode_range(buffer, np.arange(len(INT64), dtype=np.uint32), 0, out)
+        resp_kernels.decode_range(buffer, np.arange(len(INT64), dtype=np.uint32), 0, out)
         assert out.tolist() == INT64

@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from ctr.ps.wire.url import Address
+from ctr.ps.wire import Address, parse_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,52 +40,6 @@ class Topology:
 def single_server(address: Address) -> Topology:
     """One server that holds everything."""
     return Topology((Primary(address, None, ()),), None, {})
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A node of a cluster, as another one knows it."""
-
-    name: str
-    address: Address
-    flags: frozenset[str]
-    """Such as `master`, `slave`, `myself`, `fail`."""
-    primary: str
-    """The name of a replica's primary, `-` for a primary."""
-    connected: bool
-    """Whether the two have a link."""
-    hash_slots: tuple[tuple[int, int], ...]
-    """The first and last of each range."""
-
-    @property
-    def in_trouble(self) -> bool:
-        """Whether it is not, or not yet, a sound part of the cluster."""
-        return bool(self.flags & {"fail", "fail?", "handshake", "noaddr"})
-
-    def holds(self, hash_slot: int) -> bool:
-        """Whether this hash slot is its own."""
-        return any(first <= hash_slot <= last for first, last in self.hash_slots)
-
-
-def parse_members(nodes: str, asked: Address) -> list[Member]:
-    """What the node `asked` answers to CLUSTER NODES."""
-    members = []
-    for line in nodes.splitlines():
-        # id address@bus flags primary ping-sent pong-received epoch link ranges ...
-        name, address, flags, primary, _, _, _, link, *ranges = line.split()
-        host, _, port = address.partition("@")[0].rpartition(":")
-        ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # those are moving
-        members.append(
-            Member(
-                name=name,
-                address=(host or asked[0], int(port)),
-                flags=frozenset(flags.split(",")),
-                primary=primary,
-                connected=link == "connected",
-                hash_slots=tuple((int(first), int(last or first)) for first, _, last in ends),
-            )
-        )
-    return members
 
 
 def cluster_topology(asked: Address, state: str, nodes: str, slots: Sequence[Any]) -> Topology:

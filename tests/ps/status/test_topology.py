@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctr.ps.wire import cluster_topology, parse_members
+from ctr.ps.status.topology import cluster_topology
+from ctr.ps.wire import parse_members
 
 TOLD = """\
 aa 10.0.0.1:6379@16379,node-1 myself,master - 0 0 1 connected 0-5460 5462 [5461->-bb] [7-<-cc]
