@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.batch import history_kernels as kernels
+from ctr.batch import step_kernels as kernels
 from ctr.batch.matrix import Bounds
 from ctr.features.threads import Threads
 from ctr.optimizers import Float64
@@ -53,15 +53,15 @@ class History:
         self._order.append(new)
         used = self._used
         parts = self._threads.over(self._blocks, partial(self._multiplied, used, new, ascent))
-        found = np.sum(parts, axis=0)
-        self._products[used, new] = self._products[new, used] = found[:, 0]
-        self._products[used, _STEPS + new] = self._products[_STEPS + new, used] = found[:, 1]
-        self._with_gradient[used] = found[:, 2]
+        products = np.sum(parts, axis=0)
+        self._products[used, new] = self._products[new, used] = products[:, 0]
+        self._products[used, _STEPS + new] = self._products[_STEPS + new, used] = products[:, 1]
+        self._with_gradient[used] = products[:, 2]
         if not self._products[new, _STEPS + new] > 0:
             self._order.remove(new)
 
     def direction(self, ascent: Float64) -> Float64:
-        """Where to go from the point of which `add` was told last: downhill, with the curvature."""
+        """Where to go from the point that was added last: downhill, by the curvature."""
         used, (factors, of_ascent) = self._used, self._factors()
         out = np.empty(ascent.size)
         self._threads.over(

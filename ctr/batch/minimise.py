@@ -9,7 +9,7 @@ from threading import Event
 
 import numpy as np
 
-from ctr.batch import orthant_kernels as orthants
+from ctr.batch import step_kernels as orthants
 from ctr.batch.history import History
 from ctr.batch.matrix import Matrix
 from ctr.batch.objective import Line, Objective, Point
@@ -70,47 +70,58 @@ def _step_in_orthant(
 
 
 @dataclass(frozen=True, slots=True)
-class Minimum:
+class Fit:
     """Where a minimisation ended."""
 
+    weights: Float32
+    """float32[u], at the slots of the examples."""
     point: Point
     iterations: int
     converged: bool
-    """Whether the tolerance was reached, or no step makes the objective less in the numbers' precision."""
-    stopped: bool = False
-    """Whether it was told to stop before that."""
+    """True if the tolerance was reached, or no step makes the objective less in the numbers' precision."""
+    stopped: bool
+    """True if `stop` was set before that."""
 
 
-def minimise(
-    objective: Objective,
+def fit(
+    examples: Matrix,
+    optimizer: Lbfgs,
+    start: Float32,
+    threads: Threads,
     *,
-    iterations: int,
-    tolerance: float,
-    stop: Event,
+    stop: Event | None = None,
     on_iteration: Callable[[int, Point], None] = lambda *_: None,
-) -> Minimum:
-    """From `objective.x` to the minimum, in so many iterations at most, until `stop` is set.
+) -> Fit:
+    """Minimise from the weights `start` float32[u] at the slots of the examples, until `stop` is set.
 
     It has converged when half the gradient's squares, what a step along it would gain by the curvature of the
-    single coordinates, is at most `tolerance` times the objective.
+    single coordinates, is at most the optimizer's `tolerance` times the objective.
     """
+    w = np.empty(start.size)
+    w[examples.coordinates] = start
+    objective = Objective(examples, optimizer.l1, optimizer.l2, w, threads)
     point = objective.point(objective.x, objective.margins(objective.x))
-    history = History(point.x.size, objective.blocks, objective.threads)
-    for number in range(iterations):
-        if point.squares / 2 <= tolerance * point.value:
-            return Minimum(point, number, True)
-        if stop.is_set():
-            return Minimum(point, number, False, stopped=True)
-        found = _step(objective, history, point)
-        if found is None and len(history):
+    history = History(point.x.size, objective.blocks, threads)
+    number, stopped = 0, False
+    while True:
+        converged = point.squares / 2 <= optimizer.tolerance * point.value
+        if converged or number >= optimizer.iterations:
+            break
+        stopped = stop is not None and stop.is_set()
+        if stopped:
+            break
+        following = _step(objective, history, point)
+        if following is None and len(history):
             history.forget()
-            found = _step(objective, history, point)
-        if found is None:
-            return Minimum(point, number, True)
-        history.add(point.x, found.x, point.gradient, found.gradient, found.ascent)
-        point = found
-        on_iteration(number + 1, point)
-    return Minimum(point, iterations, point.squares / 2 <= tolerance * point.value)
+            following = _step(objective, history, point)
+        if following is None:
+            converged = True
+            break
+        history.add(point.x, following.x, point.gradient, following.gradient, following.ascent)
+        point, number = following, number + 1
+        on_iteration(number, point)
+    weights = objective.weights(point.x)[examples.coordinates].astype(np.float32)
+    return Fit(weights, point, number, converged, stopped)
 
 
 def _step(objective: Objective, history: History, point: Point) -> Point | None:
@@ -131,38 +142,3 @@ def _step(objective: Objective, history: History, point: Point) -> Point | None:
     if t is None:
         return None
     return objective.point(point.x + t * d, point.margins + t * line.moves)
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """What was found."""
-
-    weights: Float32
-    """float32[u], at the slots of the examples."""
-    margins: Float64
-    """float64[n]: what they make of the examples."""
-    minimum: Minimum
-
-
-def fit(
-    examples: Matrix,
-    optimizer: Lbfgs,
-    start: Float32,
-    threads: Threads,
-    *,
-    stop: Event | None = None,
-    on_iteration: Callable[[int, Point], None] = lambda *_: None,
-) -> Fit:
-    """Minimise from the weights `start` float32[u] at the slots of the examples, until `stop` is set."""
-    w = np.empty(start.size)
-    w[examples.coordinates] = start
-    objective = Objective(examples, optimizer.l1, optimizer.l2, w, threads)
-    found = minimise(
-        objective,
-        iterations=int(optimizer.iterations),
-        tolerance=optimizer.tolerance,
-        stop=stop or Event(),
-        on_iteration=on_iteration,
-    )
-    weights = objective.weights(found.point.x)[examples.coordinates].astype(np.float32)
-    return Fit(weights, found.point.margins, found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctr.batch import gradient_kernels as kernels
-from ctr.batch import orthant_kernels as orthants
+from ctr.batch import step_kernels as orthants
 from ctr.batch.matrix import Matrix, equal_blocks
 from ctr.features.threads import Threads
 from ctr.optimizers import Float64

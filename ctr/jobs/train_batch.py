@@ -72,9 +72,9 @@ def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
 
 
 def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
-    minimum, measured = found.minimum, Metrics()
+    measured = Metrics()
     weights = sampling.plain(examples.weights, examples.labels)
-    measured.add(found.margins.astype(np.float32), examples.labels, weights)
+    measured.add(found.point.margins.astype(np.float32), examples.labels, weights)
     return TrainResult(
         examples=len(examples),
         seconds=seconds,
@@ -84,8 +84,8 @@ def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, re
         admissions=AdmissionCounts(),
         passes=1,
         chunks=0,
-        interrupted=minimum.stopped,
-        convergence=Convergence(minimum.iterations, minimum.point.value, minimum.converged),
+        interrupted=found.stopped,
+        convergence=Convergence(found.iterations, found.point.value, found.converged),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -156,16 +155,6 @@ class ReliabilityRow:
     depend on the label alone. NaN in manifests that were written before there were intervals."""
     high: float = math.nan
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values, with None for NaN."""
-        return without_nan(asdict(self))
-
-    @staticmethod
-    def from_json(fields: Mapping[str, Any]) -> ReliabilityRow:
-        """The row whose `to_json` this is."""
-        known: dict[str, Any] = {n: math.nan if value is None else value for n, value in fields.items()}
-        return ReliabilityRow(**known)
-
 
 def reliability_rows(
     lows: Floats, highs: Floats, bins: Floats, positive_weight: float, negative_weight: float
@@ -200,11 +189,3 @@ def _wilson(positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
     centre = (positives + z * z / 2) / (count + z * z)
     half = z / (count + z * z) * np.sqrt(positives * negatives / count + z * z / 4)
     return np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0)
-
-
-def without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with None for NaN, which JSON does not have."""
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in fields.items()
-    }

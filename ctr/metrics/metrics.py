@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import CtrError
 from ctr.metrics import kernels
-from ctr.metrics.curves import Curves, ReliabilityRow, curves_of, reliability_rows, without_nan
+from ctr.metrics.curves import Curves, ReliabilityRow, curves_of, reliability_rows
 
 _FORMAT, _VERSION, _SUMS = b"ctr metrics", b"2", b"sums"
 _BINS = pa.schema(
@@ -55,14 +55,14 @@ class MetricSummary:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, with None for NaN."""
-        return without_nan(asdict(self) | {"reliability": [row.to_json() for row in self.reliability]})
+        rows = [_without_nan(asdict(row)) for row in self.reliability]
+        return {**_without_nan(asdict(self)), "reliability": rows}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> MetricSummary:
         """The summary whose `to_json` this is."""
-        known: dict[str, Any] = {n: math.nan if value is None else value for n, value in fields.items()}
-        rows = tuple(map(ReliabilityRow.from_json, fields["reliability"]))
-        return MetricSummary(**{**known, "reliability": rows})
+        rows = tuple(ReliabilityRow(**_with_nan(row)) for row in fields["reliability"])
+        return MetricSummary(**{**_with_nan(fields), "reliability": rows})
 
 
 class Metrics:
@@ -97,15 +97,13 @@ class Metrics:
             raise ValueError(f"metrics take float32 arrays of one length, not {shapes}")
         if not kernels.all_valid(margins, labels):
             _refuse(margins, labels)
+        if weights is not None:
+            good = np.isfinite(weights) & (weights > 0)
+            if not good.all():
+                i = int(np.argmin(good))
+                raise CtrError(f"example {i} has the weight {weights[i]}; weights must be finite and above 0")
         odds = np.exp(-np.abs(margins))  # NumPy's exp is vectorised, Numba's is not
-        if weights is None:
-            kernels.add_unweighted(margins, odds, labels, self._bins, self._sums)
-            return
-        good = np.isfinite(weights) & (weights > 0)
-        if not good.all():
-            i = int(np.argmin(good))
-            raise CtrError(f"example {i} has the weight {weights[i]}; weights must be finite and above 0")
-        kernels.add_weighted(margins, odds, labels, weights, self._bins, self._sums)
+        kernels.add(margins, odds, labels, weights, self._bins, self._sums)
 
     def merge(self, other: Metrics) -> None:
         """Add everything that `other` has counted."""
@@ -229,6 +227,18 @@ def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
         f"metrics of format version {_VERSION.decode()} are expected, {actual} was found; all parts of a job "
         "must run the same version of ctr."
     )
+
+
+def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with None for NaN, which JSON does not have."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in fields.items()
+    }
+
+
+def _with_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in fields.items()}
 
 
 def entropy(rate: float) -> float:

@@ -32,7 +32,7 @@ class Lbfgs(Optimizer):
     iterations: int = 200
     """The most iterations, each with two passes over the examples."""
     tolerance: float = 1e-6
-    """See `ctr.batch.minimise`."""
+    """See `ctr.batch.fit`."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)

@@ -112,10 +112,8 @@ class Leases:
             dead = self.overdue()[:_MOST_EXPIRED]
             return self._expiry([*dead, *stray]), len(dead) == _MOST_EXPIRED
 
-        commands, _ = decide(self._record.ask(*reads))
-        if commands:
-            while self._record.update(reads, decide, self._leases):
-                pass
+        while self._record.update(reads, decide, self._leases):
+            pass
 
     @cached_property
     def _watch(self) -> LeaseWatch:

@@ -1,4 +1,4 @@
 """redis-servers of our own, for jobs on one machine and tests."""
 
 from ctr.ps.servers.embedded import EmbeddedRedis, embedded_nodes
-from ctr.ps.servers.redis_server import RedisServer, find_redis_server
+from ctr.ps.servers.redis_server import OLDEST, RedisServer, find_redis_server

@@ -12,8 +12,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -83,6 +84,7 @@ def _version(executable: Path) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else ()
 
 
+@dataclass(eq=False)
 class RedisServer:
     """A redis-server that keeps its files in `folder`, which must exist, and joins the process group `group`.
 
@@ -92,27 +94,17 @@ class RedisServer:
     The process is a child of this one: stop it with `kill`, and wait with it. Not safe for several threads.
     """
 
-    host = HOST
-
-    def __init__(
-        self,
-        executable: Path,
-        folder: Path,
-        settings: Mapping[str, str],
-        password: str,
-        group: int,
-        environment: Mapping[str, str],
-    ) -> None:
-        self.port = 0
-        """The port for clients, the same after `restart`; 0 until the first start."""
-        self._executable = executable
-        self._folder = folder
-        self._settings = dict(settings)
-        self.password = password
-        self._group = group
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-        self._frozen = False
+    executable: Path
+    folder: Path
+    settings: Mapping[str, str]
+    password: str
+    group: int
+    environment: Mapping[str, str]
+    host: ClassVar[str] = HOST
+    port: int = field(init=False, default=0)
+    """The port for clients, the same after `restart`; 0 until the first start."""
+    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    _frozen: bool = field(init=False, default=False)
 
     def __repr__(self) -> str:
         return f"RedisServer({self.host}:{self.port})"
@@ -198,16 +190,16 @@ class RedisServer:
                     return True
                 except redis.RedisError as error:
                     if time.monotonic() > deadline:
-                        raise StoreError(f"{self._executable} does not answer: {error}") from error
+                        raise StoreError(f"{self.executable} does not answer: {error}") from error
                 time.sleep(0.005)
         return False
 
     def refusal(self) -> StoreError:
         """What to raise when the process ended instead of answering: the last that it said."""
-        log = (self._folder / LOG_FILE).read_text(errors="replace").split("\n")
+        log = (self.folder / LOG_FILE).read_text(errors="replace").split("\n")
         said = " / ".join(line.strip() for line in log if line.strip())
         code = None if self._process is None else self._process.returncode
-        return StoreError(f"{self._executable} ended with code {code} instead of starting: {said[-500:]}")
+        return StoreError(f"{self.executable} ended with code {code} instead of starting: {said[-500:]}")
 
     def wait(self) -> None:
         """Waits until the process has ended."""
@@ -218,31 +210,31 @@ class RedisServer:
         try:
             if configure:
                 self._write_config()
-            with (self._folder / LOG_FILE).open("ab") as log:
+            with (self.folder / LOG_FILE).open("ab") as log:
                 self._process = subprocess.Popen(
-                    [self._executable, CONFIG_FILE],
-                    cwd=self._folder,
+                    [self.executable, CONFIG_FILE],
+                    cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    process_group=self._group,
-                    env={**_KEEPS_MEMORY, **os.environ, **self._environment},
+                    process_group=self.group,
+                    env={**_KEEPS_MEMORY, **os.environ, **self.environment},
                 )
         except OSError as error:
-            raise StoreError(f"cannot start {self._executable} in {self._folder}: {error}") from error
+            raise StoreError(f"cannot start {self.executable} in {self.folder}: {error}") from error
         self._frozen = False
 
     def _write_config(self) -> None:
         # In a file of ours alone: arguments can be read by every user of the machine.
         lines = {
-            **self._settings,
+            **self.settings,
             "bind": self.host,
             "port": str(self.port),
             "protected-mode": "yes",
             "requirepass": self.password,
             "masterauth": self.password,
         }
-        path = self._folder / CONFIG_FILE
+        path = self.folder / CONFIG_FILE
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.writelines(f"{name} {value}\n" for name, value in lines.items())

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
+from ctr.ps.servers import OLDEST
 from ctr.ps.status.observer import StoreObserver
 from ctr.ps.status.status import NodeStatus
 from ctr.ps.wire import PATIENCE_S, RedisUrl
@@ -18,8 +19,6 @@ from ctr.ps.wire import PATIENCE_S, RedisUrl
 Verdict = Literal["ok", "warning", "problem"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "problem")
 """From the best to the worst."""
-OLDEST = (6, 2)
-"""The first Redis with BITFIELD_RO."""
 _MIB = 1 << 20
 _LEAST_BACKLOG = 64 * _MIB
 """What a replica may miss without copying everything: a second or two of pushes."""
@@ -29,6 +28,7 @@ _MOST_LAG = 64 * _MIB
 _MOST_CLOCK_S = 2.0
 _MOST_LATENCY_S = 0.005
 _PINGS = 20
+_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class _Facts:
     latency_s: float
 
 
-def check_servers(url: RedisUrl, timeout_s: float = 3.0) -> list[Finding]:
+def check_servers(url: RedisUrl) -> list[Finding]:
     """Look at every primary; only reads. Raises StoreError when no node of the URL answers."""
-    store = StoreObserver(url, timeout_s=timeout_s).look()
+    store = StoreObserver(url).look()
     findings = []
     if store.cluster_state is not None:
         covered = sum(node.hash_slots or 0 for node in store.nodes)
@@ -77,7 +77,7 @@ def check_servers(url: RedisUrl, timeout_s: float = 3.0) -> list[Finding]:
     versions = set()
     for node in store.nodes:
         try:
-            facts = _ask(url, node, timeout_s)
+            facts = _ask(url, node)
         except (RedisError, OSError) as error:
             remedy = "start it, or let a replica take over; let this user run INFO, TIME and PING"
             findings.append(Finding("answers", "problem", str(error), remedy, node.address))
@@ -94,9 +94,9 @@ def check_servers(url: RedisUrl, timeout_s: float = 3.0) -> list[Finding]:
     return findings
 
 
-def _ask(url: RedisUrl, node: NodeStatus, timeout_s: float) -> _Facts:
+def _ask(url: RedisUrl, node: NodeStatus) -> _Facts:
     host, _, port = node.address.rpartition(":")
-    with url.client((host.strip("[]"), int(port)), timeout_s, decode_responses=True) as client:
+    with url.client((host.strip("[]"), int(port)), _TIMEOUT_S, decode_responses=True) as client:
         info = client.info()
         settings: Mapping[str, str] = {}
         with suppress(RedisError):  # managed servers do not let everybody see them

@@ -14,9 +14,8 @@ from redis.exceptions import ResponseError
 from ctr.errors import StoreError
 from ctr.ps.board import JOB_FACTS, job_of, read_reports, view_of, view_reads
 from ctr.ps.redis import Layout, require_layout
-from ctr.ps.status.node import NodeLook, reason
 from ctr.ps.status.status import BoardStatus, ModelStatus, StoreStatus
-from ctr.ps.status.topology import Topology, cluster_topology, single_server
+from ctr.ps.status.topology import NodeLook, Topology, cluster_topology, reason, single_server
 from ctr.ps.wire import (
     INCARNATION,
     STATE,
@@ -56,7 +55,6 @@ class StoreObserver:
         self._url = url
         self._keys = Keys(url.model or "default")
         self._timeout_s = timeout_s
-        self._known: tuple[Address, ...] = ()
         self._topology = single_server(url.hosts[0])
 
     def look(self) -> StoreStatus:
@@ -92,47 +90,40 @@ class StoreObserver:
 
     def _look(self) -> StoreStatus | None:
         """One look; None if the model's description has just moved to another node."""
-        topology, dead = self._find_nodes()
-        self._topology = topology
-        self._known = tuple(primary.address for primary in topology.primaries)
+        self._topology = topology = self._find_nodes()
+        self._each(self._look_at_node)
         home = topology.owner_of(self._keys.meta)
-        nodes = [
-            NodeLook(each, dead.get(each.address), at_home=each.address == home)
-            for each in topology.primaries
-        ]
-        self._each(nodes, self._look_at_node)
-        at_home = next((node for node in nodes if node.at_home), None)
+        at_home = next((node for node in topology.nodes if node.address == home), None)
         if at_home is None:
-            return self._status(topology, nodes, "no node has the hash slot of the model's description", None)
+            return self._status("no node has the hash slot of the model's description")
         refusal = at_home.problem or at_home.meta
         if isinstance(refusal, ServerError) and refusal.code in _ELSEWHERE:
             if topology.state is not None:
                 return None
             raise StoreError(f"{self._url}: is one node of a cluster; write redis+cluster://.")
         if isinstance(refusal, Exception):
-            problem = f"the model's description cannot be read: {reason(refusal)}"
-            return self._status(topology, nodes, problem, None)
+            return self._status(f"the model's description cannot be read: {reason(refusal)}")
         try:
             model = self._model(at_home.meta)
         except StoreError as refusal:
-            return self._status(topology, nodes, str(refusal).rstrip("."), None)
+            return self._status(str(refusal).rstrip("."))
         if model is None:
-            return self._status(topology, nodes, None, None)
+            return self._status(None)
         for partition in range(model.partitions):
             owner = topology.owner_of(self._keys.state(partition))
-            for node in nodes:
-                if node.primary.address == owner:
+            for node in topology.nodes:
+                if node.address == owner:
                     node.partitions.append(partition)
-        self._each(nodes, lambda node: self._look_at_partitions(node, model))
+        self._each(lambda node: self._look_at_partitions(node, model))
         try:
-            board = self._board(at_home.primary.address)
+            board = self._board(at_home.address)
         except TROUBLE as failure:
-            problem = f"the job board cannot be read: {reason(failure)}"
-            return self._status(topology, nodes, problem, model)
-        return self._status(topology, nodes, None, model, board)
+            return self._status(f"the job board cannot be read: {reason(failure)}", model)
+        return self._status(None, model, board)
 
-    def _each(self, nodes: list[NodeLook], look: Callable[[NodeLook], None]) -> None:
+    def _each(self, look: Callable[[NodeLook], None]) -> None:
         """Call `look` for all nodes that have answered so far, side by side."""
+        nodes = self._topology.nodes
 
         def guarded(node: NodeLook) -> None:
             try:
@@ -142,13 +133,13 @@ class StoreObserver:
 
         _side_by_side(guarded, [node for node in nodes if node.problem is None])
         if not self._url.cluster and nodes[0].problem is not None:
-            raise self._unreachable(nodes[0].primary.address, nodes[0].problem)
+            raise self._unreachable(nodes[0].address, nodes[0].problem)
 
     def _look_at_node(self, node: NodeLook) -> None:
         reads: list[Command] = [("INFO",), ("DBSIZE",), ("CONFIG", "GET", "save")]
-        if node.at_home:
+        if node.address == self._topology.owner_of(self._keys.meta):
             reads.append(("HGETALL", self._keys.meta))
-        answers = self._ask(node.primary.address, *reads)
+        answers = self._ask(node.address, *reads)
         node.info, node.size, node.save, node.meta = (*answers, None)[:4]
         if isinstance(node.info, Exception):  # not every user may ask for it
             node.refusal = node.info
@@ -157,7 +148,7 @@ class StoreObserver:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p, model.bits) for p in some]
-            answers = iter(self._ask(node.primary.address, *chain.from_iterable(reads)))
+            answers = iter(self._ask(node.address, *chain.from_iterable(reads)))
             for p, its_reads in zip(some, reads, strict=True):
                 node.looked_at += 1
                 try:
@@ -226,17 +217,20 @@ class StoreObserver:
         checked([each for each in answers if isinstance(each, ServerError) and each.code in _NO_ANSWER])
         return answers
 
-    def _find_nodes(self) -> tuple[Topology, dict[Address, Exception]]:
-        """The nodes, and the errors of those that did not answer. Asks those of the URL and the last look."""
+    def _find_nodes(self) -> Topology:
+        """The nodes, of which some may have a problem. Asks those of the URL and the last look."""
         if not self._url.cluster:
-            return single_server(self._url.hosts[0]), {}
-        hosts = list(dict.fromkeys((*self._url.hosts, *self._known)))
+            return single_server(self._url.hosts[0])
+        hosts = list(dict.fromkeys((*self._url.hosts, *(node.address for node in self._topology.nodes))))
         answers = dict(zip(hosts, _side_by_side(self._ask_for_nodes, hosts), strict=True))
         dead = {host: answer for host, answer in answers.items() if isinstance(answer, Exception)}
         views = [answer for answer in answers.values() if not isinstance(answer, Exception)]
         if not views:
             raise self._unreachable(*next(iter(dead.items())))
-        return max(views, key=lambda view: (view[1].state == "ok", view[0]))[1], dead
+        _, topology = max(views, key=lambda view: (view[1].state == "ok", view[0]))
+        for node in topology.nodes:
+            node.problem = dead.get(node.address)
+        return topology
 
     def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
         """The epoch and the topology of the cluster, as one of its nodes knows them."""
@@ -279,20 +273,16 @@ class StoreObserver:
         )
 
     def _status(
-        self,
-        topology: Topology,
-        nodes: list[NodeLook],
-        problem: str | None,
-        model: ModelStatus | None,
-        board: BoardStatus | None = None,
+        self, problem: str | None, model: ModelStatus | None = None, board: BoardStatus | None = None
     ) -> StoreStatus:
+        nodes = self._topology.nodes
         owned = {p for node in nodes for p in node.partitions}
         unowned = [] if model is None else [p for p in range(model.partitions) if p not in owned]
         unreachable = [p for node in nodes for p in (*node.refused, *node.partitions[node.looked_at :])]
         return StoreStatus(
             url=str(self._url),
             model_name=self._keys.model,
-            cluster_state=topology.state,
+            cluster_state=self._topology.state,
             nodes=tuple(node.status() for node in nodes),
             problem=problem,
             model=model,

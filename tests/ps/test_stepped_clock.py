@@ -18,14 +18,14 @@ def offset_s(server: RedisServer) -> float:
     return float(seconds) + int(microseconds) / 1e6 - time.time()
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_it_is_stepped_while_servers_run(
-    start_redis: StartRedis, stepped_clock: SteppedClock, shards: int
+    start_redis: StartRedis, stepped_clock: SteppedClock, nodes: int
 ) -> None:
-    servers = start_redis(shards, clock=stepped_clock)
+    servers = start_redis(nodes, clock=stepped_clock)
     for wanted in (0, 60, -120, 7200, 0):
         stepped_clock.step(wanted)
-        assert [offset_s(server) for server in servers.servers] == pytest.approx([wanted] * shards, abs=1)
+        assert [offset_s(server) for server in servers.servers] == pytest.approx([wanted] * nodes, abs=1)
 
 
 def test_a_server_that_is_started_again_has_it(start_redis: StartRedis, stepped_clock: SteppedClock) -> None:

@@ -49,7 +49,7 @@ def test_it_is_what_scikit_learn_finds(values: bool, weights: bool) -> None:
     peer = LogisticRegression(C=1 / 2.5, tol=1e-10, max_iter=5_000)
     features = batch.to_scipy(9)[:, 1:].astype(np.float64)
     peer.fit(features, batch.labels, sample_weight=batch.weights)
-    assert found.minimum.converged
+    assert found.converged
     expected = np.concatenate([peer.intercept_, peer.coef_[0]])[localize(batch).slots]
     np.testing.assert_allclose(found.weights, expected, atol=1e-4)
 
@@ -73,7 +73,7 @@ def test_threads_change_no_bit(l1: float) -> None:
     batch = clicks(40_000)
     one, three = (fitted(batch, Lbfgs(l1=l1, iterations=15), threads) for threads in (1, 3))
     assert np.array_equal(one.weights, three.weights)
-    assert one.minimum.point.value == three.minimum.point.value
+    assert one.point.value == three.point.value
 
 
 def test_a_slot_twice_in_a_row_counts_twice_and_huge_values_do_no_harm() -> None:
@@ -85,16 +85,16 @@ def test_a_slot_twice_in_a_row_counts_twice_and_huge_values_do_no_harm() -> None
     start = reference.objective(
         rows_of(batch), labels_of(batch), importances_of(batch), dict.fromkeys(range(1 << 16), 0.0), 0, 1
     )
-    assert found.minimum.point.value < start
+    assert found.point.value < start
 
 
 def test_it_stops_when_told_to_and_after_its_iterations() -> None:
     batch, stop = clicks(2_000), Event()
     few = fitted(batch, Lbfgs(iterations=3))
-    assert (few.minimum.iterations, few.minimum.converged, few.minimum.stopped) == (3, False, False)
+    assert (few.iterations, few.converged, few.stopped) == (3, False, False)
     stop.set()
     none = fitted(batch, Lbfgs(), stop=stop)
-    assert (none.minimum.iterations, none.minimum.stopped) == (0, True)
+    assert (none.iterations, none.stopped) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,8 @@ class TestOneServer:
         assert (node.memory_max, node.eviction) == (64 << 20, "allkeys-lru")
 
     def test_a_policy_that_deletes_weights_is_refused(self, start_redis: StartRedis) -> None:
-        for shards in (1, 2):
-            own = start_redis(shards, config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
+        for nodes in (1, 2):
+            own = start_redis(nodes, config={"maxmemory": "64mb", "maxmemory-policy": "allkeys-lru"})
             with pytest.raises(StoreError, match=r"allkeys-lru.*set maxmemory-policy to noeviction"):
                 push(own.url)
         with own.servers[1].connect() as client:

@@ -28,11 +28,11 @@ def test_members() -> None:
 def test_primaries_are_called_as_they_want_to_be() -> None:
     slots = [[0, 5460, [b"one.example", 6379, b"aa"], [None, 6381, b"cc"]]]
     topology = cluster_topology(("127.0.0.1", 6379), "ok", TOLD, slots)
-    assert [each.address for each in topology.primaries] == [
+    assert [each.address for each in topology.nodes] == [
         ("10.0.0.2", 6380),
         ("10.0.0.4", 6379),
         ("one.example", 6379),
     ]
-    assert topology.primaries[2].replicas == (("127.0.0.1", 6381),)
-    assert [each.hash_slots for each in topology.primaries] == [10_922, 0, 5_462]
+    assert topology.nodes[2].replicas == (("127.0.0.1", 6381),)
+    assert [each.hash_slots for each in topology.nodes] == [10_922, 0, 5_462]
     assert topology.owners[5461] == ("10.0.0.2", 6380)
