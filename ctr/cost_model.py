@@ -10,10 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal, InvalidOperation
+from functools import partial
 from math import ceil, exp, expm1, log1p
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import BeforeValidator, Field
+
+from ctr.learn import default_chunk
 from ctr.ps.layout import FAR_DENSITY, FOLD_DENSITY, LOG_ENTRY_BYTES, NEAR_DENSITY, SLOT_BYTES, Layout
+from ctr.settings import Setting, Settings
 
 LEAST_ROUNDS: Final = 12
 """Chunks per worker and pass below which several lose accuracy; see `ctr.learn.default_chunk`."""
@@ -21,26 +27,69 @@ _CHUNK, _FEATURES, _SLOTS = 65_536, 39, 180_000
 """The chunk, its features per example and its unique slots at which most of `Costs` were measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+def default_bits(features: int) -> int:
+    """The least bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
+    return min(max((4 * max(features, 1) - 1).bit_length(), 1), 40)
+
+
+def _whole(text: object, most: int) -> int | None:
+    """A whole number as people write large ones: 1000000, 1_000_000, 1,000,000 or 1e6. Raises ValueError."""
+    if text is None:
+        return None
+    try:
+        number = Decimal(str(text).replace(",", ""))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    # Checked before it becomes an int, of which 1e999999999 would fill the memory.
+    if not number.is_finite() or not 1 <= number <= most or number != number.to_integral_value():
+        raise ValueError(f"{text!r}: give a whole number from 1 to {most:,}, such as 1000000 or 1e6.")
+    return int(number)
+
+
+def _to(most: int) -> BeforeValidator:
+    return BeforeValidator(partial(_whole, most=most))
+
+
+_count = partial(Setting, metavar="N", kind=str)
+
+
+class Workload(Settings):
     """What is to be trained, and on what."""
 
-    features: int
-    """Distinct features in the data."""
-    examples: int
-    """Per pass."""
-    workers: int
-    """Processes of one training thread each; without `cores`, on a machine each."""
-    nodes: int
-    """Redis primaries; without `cores`, on a machine each."""
-    bits: int
-    chunk: int = _CHUNK
-    features_per_example: int = _FEATURES
-    network_gbit: float = 10.0
-    """Gbit/s of each machine, in each direction at the same time."""
-    passes: int = 1
-    cores: int | None = None
-    """All on one machine of so many cores, so that no network is used; None: a machine each."""
+    features: Annotated[int, _to(1 << 40), _count("Distinct features in the data, such as 1000000 or 1e6.")]
+    examples: Annotated[int, _to(10**15), _count("Examples per pass.")]
+    workers: Annotated[int, _to(10_000), _count("Worker processes.")] = 1
+    """Of one training thread each; without `cores`, on a machine each."""
+    nodes: Annotated[int, _to(1_000), _count("Redis primaries.", options=("--nodes", "--shards"))] = 1
+    """Without `cores`, on a machine each."""
+    bits: Annotated[
+        int,
+        Field(ge=1, le=40, default_factory=lambda job: default_bits(job["features"])),
+        Setting("The model has 2**bits slots. Default: at least 4 per feature."),
+    ]
+    chunk: Annotated[
+        int,
+        _to(10**9),
+        Field(
+            default_factory=lambda job: default_chunk(
+                job["workers"], lambda: job["examples"], in_memory=False
+            )
+        ),
+        _count("Examples between a pull and a push. Default: that of `ctr train`."),
+    ]
+    features_per_example: Annotated[int, _to(100_000), _count("Features of one example.")] = _FEATURES
+    network_gbit: Annotated[
+        float,
+        Field(ge=0.001),
+        Setting("Bandwidth of each machine, both ways at once.", metavar="GBIT/S", options=("--network",)),
+    ] = 10.0
+    passes: Annotated[int, _to(10_000), _count("Passes over the data.")] = 1
+    cores: Annotated[
+        int | None,
+        _to(100_000),
+        _count("All runs on one machine of so many cores. Default: a machine for each process."),
+    ] = None
+    """So that no network is used."""
 
     @property
     def slots(self) -> int:
@@ -67,11 +116,6 @@ class Workload:
         """The share of partitions on the node that has most, as their hash tags spread them evenly."""
         partitions = self.layout.partitions.count
         return ceil(partitions / self.nodes) / partitions
-
-
-def default_bits(features: int) -> int:
-    """The least bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
-    return min(max((4 * max(features, 1) - 1).bit_length(), 1), 40)
 
 
 def _cost(default: float, unit: str, meaning: str) -> Any:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class CtrError(Exception):
@@ -56,3 +60,13 @@ def named(setting: str, *values: object) -> str:
         return f"{option} {' or '.join(map(str, values))}" if values else option
     shown = [f'"{value}"' if isinstance(value, str) else f"{value}" for value in values]
     return f"{setting}={' or '.join(shown)}" if shown else setting
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Where the first complaint is, such as `training.chunks`, and what is wrong there."""
+    first = error.errors(include_url=False)[0]
+    # Pydantic puts the one before what a validator says, and the other in place of the value.
+    problem = first["msg"].removeprefix("Value error, ")
+    if problem.startswith("Input "):
+        problem = f"{first['input']!r:.80}{problem.removeprefix('Input')}"
+    return ".".join(map(str, first["loc"])), problem

@@ -47,10 +47,17 @@ def compare(models: Sequence[Model | str | Path], data: object, **settings: Any)
         return evaluate_models(loaded, EvaluateJob(**values))
 
 
-def report(evaluations: Evaluation | Sequence[Evaluation], file: str | Path, data: object = None) -> None:
+def report(
+    evaluations: Evaluation | Sequence[Evaluation],
+    file: str | Path,
+    data: object = None,
+    *,
+    rows: int | None = None,
+) -> None:
     """Write what `ctr.evaluate` or `ctr.compare` found as one HTML page, as `ctr evaluate --report` does.
 
-    `data`: raw rows whose values give features their texts. Raises DataError where that is not possible.
+    `data`: raw rows, of many the first `rows`, whose values give features their texts. Raises DataError where
+    that is not possible.
     """
     require_report()
     every = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
@@ -59,7 +66,7 @@ def report(evaluations: Evaluation | Sequence[Evaluation], file: str | Path, dat
             printable(each.model.folder or each.model.id),
             each.to_json(),
             each.model.manifest,
-            each.model.weights(data),
+            each.model.weights(data, rows),
             each.model.spec.scales,
         )
         for each in every

@@ -21,10 +21,9 @@ import orjson
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ctr.errors import ModelError
+from ctr.errors import ModelError, first_problem
 from ctr.prefetch import Prefetch
 from ctr.ps import PartitionDump, RedisStore
-from ctr.validation import first_problem
 
 FORMAT = "ctr checkpoint"
 FORMAT_VERSION = 5

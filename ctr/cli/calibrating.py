@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import (
-    BadRowsOption,
-    Calibrate,
-    Inputs,
-    JsonOption,
-    MaxBadFraction,
-    ModelOption,
-    OnBadRows,
-)
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
+from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping, warn_of_layout
 from ctr.cli.tables import CROSS_FITTED, metric_lines
 from ctr.defaults import MOST_BAD
-from ctr.outputs import beside, printable, require_apart, require_no_part, require_writable
+from ctr.outputs import beside, printable, require_writable
+
+if TYPE_CHECKING:
+    from ctr.settings import BadRows, Inputs, MaxBadFraction, Method, ModelFolder, Setting
 
 
 def calibrate(
+    report: Report,
     inputs: Inputs,
-    model: ModelOption,
+    model: ModelFolder,
     method: Annotated[
-        Calibrate,
-        typer.Option(
-            help="isotonic (any rising curve; needs some thousand clicks) or platt (a line in log-odds).",
-            show_default=False,
+        Method,
+        Setting(
+            "isotonic (any rising curve; needs some thousand clicks) or platt (a line in log-odds).",
         ),
     ],
     out: Annotated[
@@ -38,16 +32,14 @@ def calibrate(
         typer.Option(
             metavar="DIR",
             help="Folder for the calibrated model; a model that is there is replaced.",
-            show_default=False,
         ),
     ],
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Put a new calibration in the place of one that the model has."),
     ] = False,
-    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    on_bad_rows: BadRows = "fail",
     max_bad_fraction: MaxBadFraction = MOST_BAD,
-    json: JsonOption = None,
 ) -> None:
     """Fit the probabilities of a trained model to labelled rows.
 
@@ -62,18 +54,16 @@ def calibrate(
     from ctr.model import calibrate as fit
     from ctr.progress import progress
 
-    require_apart(json, inputs)
-    require_no_part(json, model, out)
     require_model_or_nothing(out)
     require_writable(out)
     loaded = load_model(model)
     if not replace:
         require_uncalibrated(loaded, "--replace")
-    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    quarantine = beside(out, ".bad-rows") if on_bad_rows == "quarantine" else None
     source = open_source(
         inputs,
         loaded.spec,
-        on_bad_rows=on_bad_rows.value,
+        on_bad_rows=on_bad_rows,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         windows=loaded.windows_after(),
@@ -81,9 +71,7 @@ def calibrate(
     warn_of_layout(source)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("calibrating") as show:
-        fitted = fit(
-            loaded.linear, source, method.value, on_rows=lambda rows: show(rows, source.fraction_read)
-        )
+        fitted = fit(loaded.linear, source, method, on_rows=lambda rows: show(rows, source.fraction_read))
         assert fitted is not None  # only an interrupt stops it
         found = fitted.of_saved(loaded, [printable(each) for each in inputs])
         found.save(out)
@@ -112,4 +100,4 @@ def calibrate(
         "seconds": perf_counter() - started,
         "peak_memory_mb": peak_memory_mb(),
     }
-    report(lines, facts, json)
+    report(lines, facts)

@@ -14,9 +14,8 @@ from typer.main import get_command
 
 from ctr.cli.reporting import stopping
 from ctr.compilation import show_compilation
-from ctr.errors import CtrError, SettingError, SpecError, naming_options
+from ctr.errors import CtrError, SettingError, SpecError, first_problem, naming_options
 from ctr.interrupts import interrupt_on_signals
-from ctr.validation import first_problem
 
 # Of whatever click Typer is built on; Typer has no public name for it.
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]
@@ -31,10 +30,18 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-_MODULES = {
-    "features": "features",
-    "model": "model",
-    "ps": "ps",
+_COMMANDS: dict[str, str | dict[str, str]] = {
+    "features": {
+        "init": "inspection",
+        "check": "inspection",
+        "show": "inspection",
+        "fit": "inspection",
+        "build": "building",
+        "describe": "describing",
+        "suggest": "suggesting",
+    },
+    "model": {"info": "info", "top": "top", "diff": "diff", "export": "export"},
+    "ps": {"plan": "plan", "check": "check", "status": "status", "export": "export", "drop": "drop"},
     "synth": "synthesis",
     "train": "train",
     "tune": "tuning",
@@ -47,10 +54,13 @@ _MODULES = {
     "runs": "runs",
     "warm-up": "warming",
 }
-"""Where in `ctr.cli` each command is, in the order of help: a function of its name, or `app`, of several."""
+"""In which module of `ctr.cli`, or of the group's folder there, the function of each command is."""
 
-_SETTINGS = {"train": "TrainJob", "tune": "TuneJob", "evaluate": "EvaluateJob"}
-"""Commands whose options are these settings, of `ctr.settings`."""
+_GROUPS = {
+    "features": "Hash raw logs into data sets, and describe them.",
+    "model": "Look into trained models: info, top, diff, export.",
+    "ps": "Manage models in Redis: plan, check, status, export, drop.",
+}
 
 
 def _print_version(wanted: bool) -> None:
@@ -71,9 +81,9 @@ def _options(
 
 @cache
 def command_line(name: str | None = None, *, listed: bool = False) -> Any:
-    """The commands with their options: all, or only the one of that name.
+    """The commands with their options: all, or only the one or the group of that name.
 
-    `listed`: as `ctr --help` lists them. It does without the options of settings, which come with pydantic.
+    `listed`: as `ctr --help` lists them, without the options, which come with pydantic.
     """
     app = typer.Typer(
         name="ctr",
@@ -92,27 +102,29 @@ def command_line(name: str | None = None, *, listed: bool = False) -> Any:
         ),
     )
     app.callback()(_options)
-    for each in _MODULES if name is None else (name,):
-        module = import_module(f"ctr.cli.{_MODULES[each]}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=each)
-        else:
-            app.command(each)(_command(getattr(module, each.replace("-", "_")), _SETTINGS.get(each), listed))
+    for each in _COMMANDS if name is None else (name,):
+        modules = _COMMANDS[each]
+        if isinstance(modules, str):
+            app.command(each)(_command(modules, each, listed))
+            continue
+        group = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help=_GROUPS[each])
+        for inner, module in () if listed else modules.items():
+            group.command(inner)(_command(f"{each}.{module}", inner, listed))
+        app.add_typer(group, name=each)
     return get_command(app)
 
 
-def _command(function: Callable[..., None], settings: str | None, listed: bool) -> Callable[..., None]:
-    if settings is None:
-        return function
+def _command(module: str, name: str, listed: bool) -> Callable[..., None]:
+    function = getattr(import_module(f"ctr.cli.{module}"), name.replace("-", "_"))
     if listed:
 
         def command() -> None: ...
 
         command.__doc__ = function.__doc__
         return command
-    from ctr.cli.settings import command_of
+    from ctr.cli.command import command_of
 
-    return command_of(function, getattr(import_module("ctr.settings"), settings))
+    return command_of(function)
 
 
 def run() -> NoReturn:
@@ -120,7 +132,7 @@ def run() -> NoReturn:
     if "--with-parent" not in sys.argv:  # as workers of a job are, for which the job speaks
         show_compilation()
     try:
-        name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _MODULES else None
+        name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS else None
         with naming_options():
             sys.exit(command_line(name, listed=name is None)(prog_name="ctr", standalone_mode=False))
     except _WrongUse as error:

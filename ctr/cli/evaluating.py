@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
-from ctr.outputs import printable, require_apart, require_no_part, require_writable
+from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping, warn_of_layout
+from ctr.outputs import require_apart, require_no_part, require_writable
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from ctr.jobs import Evaluation
-    from ctr.model import Model, Slices
+    from ctr.model import Slices
     from ctr.settings import EvaluateJob
 
 WORSE = 3
@@ -28,6 +25,7 @@ _ROWS_NAMED = 50_000  # of which a report takes the texts of features: some 2 s 
 
 def evaluate(
     job: EvaluateJob,
+    report: Report,
     page: Annotated[
         Path | None,
         typer.Option(
@@ -45,7 +43,6 @@ def evaluate(
             "confidence interval of the difference is above 0.",
         ),
     ] = False,
-    json: JsonOption = None,
 ) -> None:
     """Evaluate a model on labelled examples, or compare several.
 
@@ -65,13 +62,13 @@ def evaluate(
     - `ctr evaluate --model model tomorrow.tsv --by C9`
     - `ctr evaluate --model old --model new tomorrow.tsv --fail-if-worse`
     """
+    import ctr
+    from ctr.features import is_dataset
     from ctr.jobs import evaluate_models
     from ctr.model import load_model
     from ctr.progress import progress
 
     inputs = [str(each) for each in job.inputs]
-    require_apart(json, inputs)
-    require_no_part(json)
     if fail_if_worse and len(job.model) < 2:
         raise typer.BadParameter(
             "--fail-if-worse compares models: give the one to beat as the first --model."
@@ -97,12 +94,14 @@ def evaluate(
     }
     lines = _lines(names, evaluations)
     if page is not None:
-        _write_page(page, inputs, dict(zip(job.model, models, strict=True)), facts)
+        with_texts = all(each.spec.fields for each in models) and "-" not in inputs
+        raw = with_texts and not any(map(is_dataset, inputs))
+        ctr.report(evaluations, page, inputs if raw else None, rows=_ROWS_NAMED)
         lines += ["", f"the report is in {page}"]
     lines += _skipped(names, evaluations, job.quarantine)
     if warnings:
         lines += ["", *(f"warning: {text}" for text in warnings)]
-    report(lines, facts, json)
+    report(lines, facts)
     if fail_if_worse and any(each.against_first and each.against_first.worse for each in evaluations):
         raise typer.Exit(WORSE)
 
@@ -117,30 +116,6 @@ def _require_page(page: Path, inputs: Sequence[str]) -> None:
     require_apart(page, inputs)
     require_no_part(page)
     require_writable(page, make_folders=False)
-
-
-def _write_page(
-    page: Path, inputs: Sequence[str], models: Mapping[Path, Model], facts: dict[str, Any]
-) -> None:
-    from ctr.pages import EvaluatedModel, write_report
-
-    every = [facts, *facts["others"]]
-    evaluated = [
-        EvaluatedModel(printable(path), of_model, model.manifest, _weights(model, inputs), model.spec.scales)
-        for (path, model), of_model in zip(models.items(), every, strict=True)
-    ]
-    write_report(page, evaluated, [printable(each) for each in inputs])
-
-
-def _weights(model: Model, inputs: Sequence[str]) -> pa.Table:
-    """Its weights, with the texts of features that it knows, and those of the first rows."""
-    from ctr.features import is_dataset
-    from ctr.weights import names_of_values, weight_table, with_names
-
-    names = model.names()
-    if model.spec.fields and "-" not in inputs and not any(map(is_dataset, inputs)):
-        names = with_names(names, names_of_values(model.spec, inputs, _ROWS_NAMED))
-    return weight_table(model.linear.slots, model.linear.weights, names, bias=model.spec.bias)
 
 
 def _lines(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:

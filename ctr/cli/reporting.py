@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -44,31 +46,55 @@ def warn_of_layout(source: ExampleSource) -> None:
             typer.echo(f"warning: {text}", err=True)
 
 
-def report(lines: list[str], summary: dict[str, Any], json: Path | None, *, to_stderr: bool = False) -> None:
-    """Print `lines` for a person and write `summary` for a program.
+def _check_json(path: Path | None) -> Path | None:
+    if path is not None and str(path) != "-" and not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path.parent} is not a folder that can be written to.")
+    return path
 
-    With `--json -` standard output belongs to the program, so the lines go to standard error; `to_stderr`: in
-    any case.
-    """
-    to_stdout = json is not None and str(json) == "-"
-    for line in lines:
-        typer.echo(line, err=to_stdout or to_stderr)
-    if json is None:
-        return
-    import orjson
 
-    text = orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    if to_stdout:
-        sys.stdout.buffer.write(text)
-        return
-    try:
-        if json.exists() and not json.is_file():  # such as a named pipe
-            json.write_bytes(text)
+JsonOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write a summary as JSON here; - is standard output.",
+        allow_dash=True,
+        dir_okay=False,
+        callback=_check_json,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tells what a command has done: lines for a person, and a summary for a program, if `--json` asks."""
+
+    json: Path | None
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether standard output belongs to the program, so that lines go to standard error."""
+        return str(self.json) == "-"
+
+    def __call__(self, lines: list[str], summary: dict[str, Any], *, to_stderr: bool = False) -> None:
+        """Print and write; `to_stderr`: lines go there in any case."""
+        for line in lines:
+            typer.echo(line, err=self.to_stdout or to_stderr)
+        if self.json is None:
             return
-        with replace_file(json.resolve()) as draft:
-            draft.write_bytes(text)
-    except OSError as error:
-        raise DataError(f"{json}: the summary could not be written ({error}).") from error
+        import orjson
+
+        text = orjson.dumps(summary, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        if self.to_stdout:
+            sys.stdout.buffer.write(text)
+            return
+        try:
+            if self.json.exists() and not self.json.is_file():  # such as a named pipe
+                self.json.write_bytes(text)
+                return
+            with replace_file(self.json.resolve()) as draft:
+                draft.write_bytes(text)
+        except OSError as error:
+            raise DataError(f"{self.json}: the summary could not be written ({error}).") from error
 
 
 def peak_memory_mb() -> float:

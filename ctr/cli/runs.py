@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import report
+from ctr.cli.reporting import Report
+from ctr.cli.tables import table
 from ctr.errors import DataError
-from ctr.outputs import require_no_part
-from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.tracking import Run
 
 
-class Order(StrEnum):
-    """What comes first in the list."""
-
-    TIME = "time"
-    LOGLOSS = "logloss"
-
-
 def runs(
+    report: Report,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[RUN]...", help="Compare these, by name or a part of it. Default: list all."),
@@ -34,8 +25,9 @@ def runs(
     folder: Annotated[
         Path, typer.Option("--dir", metavar="DIR", help="Where `ctr train --track DIR` kept them.")
     ] = Path("runs"),
-    sort: Annotated[Order, typer.Option(help="Oldest first, or lowest log loss first.")] = Order.TIME,
-    json: JsonOption = None,
+    sort: Annotated[
+        Literal["time", "logloss"], typer.Option(help="Oldest first, or lowest log loss first.")
+    ] = "time",
 ) -> None:
     """List the runs that `ctr train --track runs` has kept, or compare some of them.
 
@@ -51,15 +43,14 @@ def runs(
     """
     from ctr.tracking import read_runs
 
-    require_no_part(json)
     found = read_runs(folder)
     if not found:
         raise DataError(f"{folder}: holds no runs; `ctr train … --track {folder}` keeps one there.")
-    if sort is Order.LOGLOSS:
+    if sort == "logloss":
         found.sort(key=lambda run: _number(run.metrics["logloss"]))
     chosen = [_named(name, found, folder) for name in names] if names else found
     lines = _compared(chosen) if names else _listed(chosen)
-    report(lines, {"runs": [{"name": run.name, **run.summary} for run in chosen]}, json)
+    report(lines, {"runs": [{"name": run.name, **run.summary} for run in chosen]})
 
 
 def _number(value: float | None) -> float:

@@ -9,62 +9,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import (
-    BadRowsOption,
-    Inputs,
-    JsonOption,
-    MaxBadFraction,
-    ModelOption,
-    OnBadRows,
-    ValuesOption,
-)
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping, warn_of_layout
+from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping, warn_of_layout
+from ctr.cli.tables import table
 from ctr.defaults import MOST_BAD
 from ctr.outputs import beside, require_apart, require_no_part
-from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.model import Explanation, Model
-
-
-OutOption = Annotated[
-    Path,
-    typer.Option(
-        metavar="FILE",
-        help="Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
-        allow_dash=True,
-        show_default=False,
-    ),
-]
-ColumnsOption = Annotated[
-    str,
-    typer.Option(
-        metavar="A,B,…",
-        help="Columns of the raw rows to write before the prediction, as text, such as an id.",
-    ),
-]
-MarginsOption = Annotated[
-    bool, typer.Option("--margins", help="Write the log-odds, too, to the column `log_odds`.")
-]
-UnlabelledOption = Annotated[
-    bool,
-    typer.Option(
-        "--unlabelled",
-        help="Files without a header lack the label column; needed where that cannot be detected.",
-    ),
-]
+    from ctr.settings import BadRows, Inputs, MaxBadFraction, ModelFolder, Setting, Values
 
 
 def predict(
+    report: Report,
     inputs: Inputs,
-    model: ModelOption,
-    out: OutOption,
-    columns: ColumnsOption = "",
-    margins: MarginsOption = False,
-    unlabelled: UnlabelledOption = False,
-    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    model: ModelFolder,
+    out: Annotated[
+        Path,
+        Setting(
+            "Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
+            metavar="FILE",
+        ),
+    ],
+    columns: Annotated[
+        str,
+        Setting(
+            "Columns of the raw rows to write before the prediction, as text, such as an id.",
+            metavar="A,B,…",
+        ),
+    ] = "",
+    margins: Annotated[bool, Setting("Write the log-odds, too, to the column `log_odds`.")] = False,
+    unlabelled: Annotated[
+        bool,
+        Setting("Files without a header lack the label column; needed where that cannot be detected."),
+    ] = False,
+    on_bad_rows: BadRows = "fail",
     max_bad_fraction: MaxBadFraction = MOST_BAD,
-    json: JsonOption = None,
 ) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
@@ -79,21 +58,20 @@ def predict(
 
     names = _names(columns)
     to_stdout = str(out) == "-"
-    if to_stdout and str(json) == "-":
+    if to_stdout and report.to_stdout:
         raise typer.BadParameter("--out - and --json - do not go together; name a file for one of them.")
-    if to_stdout and on_bad_rows is OnBadRows.QUARANTINE:
+    if to_stdout and on_bad_rows == "quarantine":
         raise typer.BadParameter("--out - has no place beside it for bad rows; write predictions to a file.")
-    for place in (out, json):
-        require_apart(place, inputs)
-        require_no_part(place)
+    require_apart(out, inputs)
+    require_no_part(out)
     require_predictable(out)
     loaded = load_model(model)
-    quarantine = beside(out, ".bad-rows") if on_bad_rows is OnBadRows.QUARANTINE else None
+    quarantine = beside(out, ".bad-rows") if on_bad_rows == "quarantine" else None
     source = open_source(
         inputs,
         loaded.spec,
         labels="absent" if unlabelled else "ignored",
-        on_bad_rows=on_bad_rows.value,
+        on_bad_rows=on_bad_rows,
         quarantine=quarantine,
         max_bad_fraction=max_bad_fraction,
         also=names,
@@ -115,7 +93,7 @@ def predict(
     facts |= {"seconds": (seconds := perf_counter() - started), "examples_per_second": rows / seconds}
     facts["peak_memory_mb"] = peak_memory_mb()
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {'standard output' if to_stdout else out}"]
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, json, to_stderr=to_stdout)
+    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, to_stderr=to_stdout)
 
 
 def _names(columns: str) -> list[str]:
@@ -130,11 +108,11 @@ def _names(columns: str) -> list[str]:
 
 
 def explain(
+    report: Report,
     inputs: Inputs,
-    model: ModelOption,
+    model: ModelFolder,
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = 3,
-    values: ValuesOption = None,
-    json: JsonOption = None,
+    values: Values = None,
 ) -> None:
     """Show what each feature of a row adds to its prediction, the most telling first.
 
@@ -149,13 +127,11 @@ def explain(
     from ctr.model import explain as run
     from ctr.model import load_model
 
-    require_apart(json, inputs)
-    require_no_part(json)
     hashed = is_dataset(inputs[0])
     if values is not None and not hashed:
         raise typer.BadParameter("--values is for a hashed data set: raw rows have their own values.")
     loaded = load_model(model)
-    found = run(loaded, inputs, rows, values)
+    found = run(loaded, [str(each) for each in inputs], rows, values)
     absent = _absent(loaded, found)
     unseen = not _skipped_features(loaded)
     notes = ", before calibration" if loaded.calibration is not None else ""
@@ -166,7 +142,7 @@ def explain(
         for line in _explanation_lines(each, notes, absent, "unseen" if unseen else "not in the model")
     ]
     facts = [_explanation_facts(each, absent, False if unseen else None) for each in found]
-    report(lines, {"model": loaded.id, "rows": facts}, json)
+    report(lines, {"model": loaded.id, "rows": facts})
 
 
 def _skipped_features(model: Model) -> bool:

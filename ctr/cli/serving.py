@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import ModelOption
+if TYPE_CHECKING:
+    from ctr.settings import ModelFolder
 
 
 def serve(
-    model: ModelOption,
+    model: ModelFolder,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
     windows: Annotated[

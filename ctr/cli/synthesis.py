@@ -8,18 +8,17 @@ from typing import Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import report, stopping
+from ctr.cli.reporting import Report, stopping
 
 
 def synth(
-    rows: Annotated[int, typer.Option(min=1, help="Number of rows.", show_default=False)],
+    report: Report,
+    rows: Annotated[int, typer.Option(min=1, help="Number of rows.")],
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
             help="The log is written here; compressed if the name ends in .gz.",
-            show_default=False,
         ),
     ],
     seed: Annotated[
@@ -41,7 +40,6 @@ def synth(
             help="Also write each row's true click probability (Parquet, column `probability`).",
         ),
     ] = None,
-    json: JsonOption = None,
 ) -> None:
     """Write a synthetic click log with Criteo's columns, to try things out.
 
@@ -70,4 +68,4 @@ def synth(
     ]
     if made.interactions:
         lines.append(f"interactions: {', '.join(' * '.join(pair) for pair in made.interactions)}")
-    report(lines, asdict(made), json)
+    report(lines, asdict(made))

@@ -1,12 +1,11 @@
-"""Figures as people read them, and tables of metrics."""
+"""Figures as people read them, and tables of them: the same on a terminal and in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING
-
-from ctr.table import table
+from unicodedata import combining, east_asian_width
 
 if TYPE_CHECKING:
     from ctr.metrics import MetricSummary
@@ -16,6 +15,22 @@ CROSS_FITTED = (
     "(calibrated: 2-fold cross-fitted metrics; the saved calibration is fitted on all of these rows)"
 )
 """What to know of the metrics of a model that was calibrated on the same rows."""
+
+
+def table(rows: Sequence[Sequence[str]], aligned: str) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell and aligned `<` or `>`."""
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+    def cell(text: str, side: str, width: int) -> str:
+        blanks = " " * (width - _width(text))
+        return text + blanks if side == "<" else blanks + text
+
+    return ["  ".join(map(cell, row, aligned, widths)).rstrip() for row in rows]
+
+
+def _width(text: str) -> int:
+    """In letters of a terminal: a Chinese one is as wide as two, an accent that stands alone has no width."""
+    return sum(0 if combining(letter) else 1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
-from ctr.cli.tables import some
+from ctr.cli.reporting import STOPPED, Report, bad_rows_lines, peak_memory_mb, stopping
+from ctr.cli.tables import some, table
 from ctr.outputs import require_apart, require_no_part
-from ctr.table import table
+from ctr.progress import Report as ProgressReport
+from ctr.progress import progress
 
 if TYPE_CHECKING:
     from ctr.crosses import Suggestion
-    from ctr.search import Tried, Tuned
+    from ctr.search import Progress, Tried, Tuned
     from ctr.settings import TuneJob
 
 _SHOWN = 5
@@ -24,16 +26,15 @@ _SHOWN = 5
 
 def tune(
     job: TuneJob,
+    report: Report,
     plot: Annotated[
         Path | None,
         typer.Option(
             "--report",
             metavar="FILE",
             help="Plot the log loss of all trials, in their order and by learning rate: PNG or SVG.",
-            show_default=False,
         ),
     ] = None,
-    json: JsonOption = None,
 ) -> None:
     """Find the settings of `ctr train` that suit some data.
 
@@ -48,17 +49,14 @@ def tune(
     - `ctr train clicks.tsv --settings settings.yaml --model model`
     - `ctr tune --spec criteo clicks.tsv --crosses 20 --out settings.yaml`
     """
-    from ctr.cli.search_progress import showing_search
     from ctr.interrupts import stop_requests
     from ctr.jobs import run_tune_job
-    from ctr.progress import progress
     from ctr.search import require_optuna, require_plot, write_plot
 
     require_optuna()
-    for place in (json, plot):
-        require_apart(place, [*job.inputs, None if job.spec is None else str(job.spec)])
-        require_no_part(place)
     if plot is not None:
+        require_apart(plot, [*job.inputs, None if job.spec is None else str(job.spec)])
+        require_no_part(plot)
         require_plot(plot)
     with stopping(f"{job.out} was not written."), stop_requests() as stop, showing_search() as shown:
         outcome = run_tune_job(job, stop, progress, shown.on_rows, shown.on_progress)
@@ -75,9 +73,38 @@ def tune(
         *_crosses_lines(outcome.suggestion, tuned, job.crossed_spec),
         *bad_rows_lines(outcome.bad_rows, job.quarantine),
     ]
-    report(lines, summary, json)
+    report(lines, summary)
     if tuned.stopped:
         raise typer.Exit(STOPPED)
+
+
+class SearchShown:
+    """One progress after the other, so that the time left is that of the trials."""
+
+    def __init__(self, shown: ExitStack) -> None:
+        self._shown = shown
+        self._report: ProgressReport = shown.enter_context(progress("hashing"))
+        self._tuning = False
+
+    def on_rows(self, rows: int, fraction: float) -> None:
+        """So many rows are hashed."""
+        self._report(rows, fraction)
+
+    def on_progress(self, so_far: Progress) -> None:
+        """How far the trials are."""
+        if not self._tuning:
+            self._tuning = True
+            self._shown.close()
+            self._report = self._shown.enter_context(progress("tuning"))
+        best = min((each.judged.loss for each in so_far.tried), default=None)
+        self._report(so_far.rows, so_far.fraction, best)
+
+
+@contextmanager
+def showing_search() -> Iterator[SearchShown]:
+    """Show the progress of a search until the `with` block ends."""
+    with ExitStack() as shown:
+        yield SearchShown(shown)
 
 
 def _lines(found: Tuned, out: Path) -> list[str]:

@@ -15,7 +15,6 @@ def warm_up(
         typer.Option(
             metavar="SPEC",
             help="Only what this feature spec needs: a file, or the name of one that ships with ctr.",
-            show_default=False,
         ),
     ] = None,
     processes: Annotated[

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pkgutil import resolve_name
 from threading import Event, Thread, Timer
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import finite, redis_url
 from ctr.cli.reporting import STOPPED, stopping
-from ctr.defaults import MOST_SECONDS
+
+if TYPE_CHECKING:
+    from ctr.settings import Lease, RedisStore, Setting
 
 PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
 """Environment variable: a function that wraps what workers push with, as `module:function`, for tests."""
@@ -24,23 +25,13 @@ _LONGEST_LEAVING_S = 60.0
 
 def worker(
     store: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            callback=redis_url,
-            help="Redis URL of the model, the same as in the job's `ctr train`.",
-            show_default=False,
-        ),
+        RedisStore,
+        Setting("Redis URL of the model, the same as in the job's `ctr train`.", metavar="URL"),
     ],
     job: Annotated[str | None, typer.Option(metavar="ID", help="Join this job only.")] = None,
     lease: Annotated[
-        float | None,
-        typer.Option(
-            min=0.5,
-            max=MOST_SECONDS,
-            callback=finite,
-            help="Seconds without a heartbeat after which this worker counts as dead. Default: the job's.",
-        ),
+        Lease,
+        Setting("Seconds without a heartbeat after which this worker counts as dead. Default: the job's."),
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:

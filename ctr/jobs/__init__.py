@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ctr.jobs.remains import Remains
     from ctr.jobs.saving import require_places
     from ctr.jobs.setup import require_classes, set_up
-    from ctr.jobs.small_jobs import run_small_jobs
     from ctr.jobs.train import run, run_train_job
     from ctr.jobs.train_memory import learn_in_memory
     from ctr.jobs.tune import TuneOutcome, run_tune_job
+    from ctr.jobs.warm_up import run_small_jobs
 
 __getattr__ = lazy_package(__name__, __file__)

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ctr.errors import named
 from ctr.outputs import printable
 from ctr.ps import without_password
 
@@ -46,7 +47,8 @@ class Remains:
         written = self._checkpoint_written()
         if written is not None and (self.resumed or written != self._checkpoint_before):
             found.append(
-                f"Repeat the command with --resume to go on from the checkpoint in {self.checkpoint}."
+                f"Repeat the command with {named('resume')} to go on from the checkpoint in "
+                f"{self.checkpoint}."
             )
         if self.in_store:
             found += self._to_export()

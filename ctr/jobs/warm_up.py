@@ -1,30 +1,67 @@
-"""`compile_training`: the kernels of training compiled before they are needed, beside those that read."""
+"""Kernels compiled before they are needed: by small jobs (`run_small_jobs`), or beside those that read."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from ctr.features import Batch, FeatureSpec
 from ctr.features.batches import is_compiled, slot_dtype
+from ctr.features.spec import UNIX, UNIX_MS, TimeField, column_of, columns_of
 from ctr.learn import Admission, warm_up
 from ctr.optimizers import Optimizer
 
+_ROWS = 200
+_FIRST = datetime(2026, 1, 1)
+_KINDS = """
+version: 1
+source: {format: delimited, delimiter: ",", header: true, quote: true}
+label: click
+bits: 22
+fields:
+  - {name: site, type: category}
+  - {name: page, type: category, lower: true, min_count: 2}
+  - {name: price, type: number, transform: log}
+  - {name: size, type: number, transform: edges, edges: [1, 5], missing: feature}
+  - {name: age, type: number, transform: quantiles, buckets: 4}
+  - {name: hour, column: at, type: time, transform: hour}
+crosses: [site * page]
+"""
+_LISTS = """
+version: 1
+source: {format: jsonl}
+label: click
+bits: 22
+fields:
+  - {name: site, type: category}
+  - {name: tags, type: list, delimiter: "|"}
+  - {name: title, type: text, words: [1]}
+  - {name: price, type: number, transform: linear, steps: [log]}
+crosses: [site * tags]
+"""
+_SERVE = """
+from ctr.model import load_model
+load_model("model").predict([{}])
+"""
+_WORK = "from ctr.workers.worker import warm_up_worker; warm_up_worker()"
 
-def compile_training(spec: FeatureSpec, optimizer: Optimizer) -> None:
-    """Compile, or load from the cache, what learning in memory from examples of this spec needs."""
-    slots = np.array([0, 1], slot_dtype(spec.bits))
-    values = np.ones(2, np.float32) if spec.has_values else None
-    sample = Batch(np.array([0, 1, 2]), slots, values, np.array([0, 1], np.float32))
-    warm_up(sample, spec.bits, optimizer, 1.0, Admission(1.0, 0))
+Task = Sequence[Sequence[object]]
+"""Programs of Python, each by its arguments, one after the other in a folder of their own."""
 
 
 def compile_training_beside(spec: FeatureSpec, optimizer: Optimizer) -> None:
-    """Have a process of its own do so, where nothing is compiled yet and a core is free.
+    """Have another process compile what learning in memory needs, if nothing is compiled and a core is free.
 
     Whoever needs one of its kernels waits until that is in the cache.
     """
@@ -38,5 +75,127 @@ def compile_training_beside(spec: FeatureSpec, optimizer: Optimizer) -> None:
 def _compile_quietly(spec: FeatureSpec, optimizer: Optimizer) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    slots = np.array([0, 1], slot_dtype(spec.bits))
+    values = np.ones(2, np.float32) if spec.has_values else None
+    sample = Batch(np.array([0, 1, 2]), slots, values, np.array([0, 1], np.float32))
     with suppress(Exception):  # the process that trains meets it, too
-        compile_training(spec, optimizer)
+        warm_up(sample, spec.bits, optimizer, 1.0, Admission(1.0, 0))
+
+
+def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> None:
+    """Compile what `spec` needs in training, serving and explaining; None: what the usual commands need.
+
+    `processes`: as many at once; None: as many as there are cores.
+    """
+    with TemporaryDirectory() as top:
+        folder = Path(top)
+        tasks = list(_tasks(folder) if spec is None else [_of_spec(spec, folder / "own")])
+        threads = processes or len(os.sched_getaffinity(0))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(_run, tasks))
+
+
+def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:
+    from ctr.features.spec import parse_spec
+
+    yield (
+        folder / "criteo",
+        [
+            _ctr("synth", "--rows", _ROWS, "--out", "log.tsv"),
+            _ctr("features", "build", "--spec", "criteo", "log.tsv", "--out", "hashed"),
+            _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
+            _ctr("evaluate", "--model", "model", "log.tsv"),
+            ["-c", _SERVE],
+            _ctr("explain", "--model", "model", "log.tsv", "--rows", 1),
+            _ctr("tune", "hashed", "--trials", 1, "--out", "best.yaml"),
+            _ctr("train", "hashed", "--model", "model", "--store", "embedded://?shards=1"),
+        ],
+    )
+    yield folder / "worker", [["-c", _WORK]]
+    for name, text in {"kinds": _KINDS, "lists": _LISTS}.items():
+        yield _of_spec(parse_spec(text, name), folder / name)
+
+
+def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
+    """Build a data set of rows for `spec`, train on it, predict, and explain a prediction."""
+    folder.mkdir()
+    (folder / "spec.yaml").write_text(spec.to_yaml())
+    _write_rows(spec, folder / "rows")
+    return folder, [
+        _ctr("features", "build", "--spec", "spec.yaml", "rows", "--out", "hashed", "--on-bad-rows", "skip"),
+        _ctr("train", "hashed", "--model", "model", "--holdout-fraction", 0.5),
+        _ctr("train", "--spec", "spec.yaml", "rows", "--model", "model", "--on-bad-rows", "skip"),
+        ["-c", _SERVE],
+        _ctr("explain", "--model", "model", "rows", "--rows", 1),
+    ]
+
+
+def _ctr(*words: object) -> list[object]:
+    """A command of ours as a program of Python."""
+    return ["-m", "ctr", *words]
+
+
+def _run(task: tuple[Path, Task]) -> None:
+    folder, programs = task
+    folder.mkdir(exist_ok=True)
+    for words in programs:
+        # One that does not go through has compiled what it has come to.
+        subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=folder,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+
+
+def _write_rows(spec: FeatureSpec, path: Path) -> None:
+    """A few rows of a file as `spec` reads it."""
+    import orjson
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    columns = _columns(spec)
+    source, rows = spec.source, [[_text(spec, name, i) for name in columns] for i in range(_ROWS)]
+    if source.format in ("libsvm", "vw"):
+        lines = [
+            f"{i % 2 or -1} " + ("1:0.5 7:2" if source.format == "libsvm" else "|a b c:2")
+            for i in range(_ROWS)
+        ]
+        path.write_text("\n".join(lines) + "\n")
+    elif source.format == "jsonl":
+        path.write_bytes(b"".join(orjson.dumps(dict(zip(columns, row, strict=True))) + b"\n" for row in rows))
+    elif source.format == "delimited":
+        head = [columns] if source.header else []
+        path.write_text("".join(source.delimiter.join(row) + "\n" for row in [*head, *rows]))
+    else:
+        table = pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
+        (parquet.write_table if source.format == "parquet" else feather.write_feather)(table, path)
+
+
+def _columns(spec: FeatureSpec) -> list[str]:
+    named = [spec.label_column, spec.weight_column]
+    named += [column for field in spec.all_fields for column in columns_of(field)]
+    named += [column for window in spec.windows for column in (*window.key, window.time)]
+    return list(spec.source.columns or dict.fromkeys(column for column in named if column is not None))
+
+
+def _text(spec: FeatureSpec, column: str, row: int) -> str:
+    if column in (spec.label_column, spec.weight_column):
+        return str(row % 2 if column == spec.label_column else 1)
+    for field in spec.fields:
+        if isinstance(field, TimeField) and column in columns_of(field):
+            return _time(field.format, row)
+        if column_of(field) == column and field.numeric:
+            return f"{row}.5" if row % 5 == 0 else str(row % 9)
+    for window in spec.windows:
+        if column == window.time:
+            return _time(window.format, row)
+    return f"value{row % 7}"
+
+
+def _time(time_format: str | None, row: int) -> str:
+    at = _FIRST + timedelta(minutes=row)
+    if time_format in (UNIX, UNIX_MS):
+        return str(int(at.timestamp()) * (1000 if time_format == UNIX_MS else 1))
+    return at.strftime(time_format or "%Y-%m-%d %H:%M:%S")

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from ctr.defaults import MOST_WORKERS, SAFE_ADDING
-from ctr.errors import DataError, ModelError
+from ctr.defaults import SAFE_ADDING
+from ctr.errors import DataError
 from ctr.features import ExampleSource
 from ctr.features.threads import Threads
 from ctr.learn.learner import WARM_UP_ROWS, warm_up
@@ -43,22 +43,6 @@ class TrainSettings:
     """The probability that a row without a click is learnt from, see `Sampling`."""
     pos_weight: float = 1.0
     """By which the weight of a click is multiplied."""
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "chunk", "epochs"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ModelError(f"{name} is {value!r}: give a whole number of at least 1.")
-        if self.workers > MOST_WORKERS:
-            raise ModelError(f"workers is {self.workers:,}: give at most {MOST_WORKERS:,}.")
-        if not 0 <= self.safe_adding <= 1:
-            raise ModelError(f"safe-adding is {self.safe_adding}: give a number from 0 to 1.")
-        if not 0 < self.admit <= 1:
-            raise ModelError(f"admit is {self.admit}: give a number above 0, at most 1.")
-        if not 0 < self.negative_rate <= 1:
-            raise ModelError(f"negative-rate is {self.negative_rate}: give a number above 0, at most 1.")
-        if not 0 < self.pos_weight < np.inf:
-            raise ModelError(f"pos-weight is {self.pos_weight}: give a number above 0, such as 5.")
 
     def sampling(self, seed: int) -> Sampling:
         """Which rows are learnt from."""

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ctr.errors import ModelError
+from ctr.errors import ModelError, first_problem
 from ctr.model.leakage import DIGESTS
 from ctr.optimizers import Optimizer, optimizer_from_json
-from ctr.validation import first_problem
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "ctr model"

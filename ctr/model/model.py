@@ -260,7 +260,7 @@ class Model:
         given = isinstance(data, str | Path | list | tuple)
         return fitted.of_saved(self, [printable(each) for each in inputs] if given else ["a table"])
 
-    def weights(self, values: object = None) -> pa.Table:
+    def weights(self, values: object = None, rows: int | None = None) -> pa.Table:
         """What the model has learnt: a table with a row per weight that is not 0, by slot.
 
         Columns: `slot` (uint64), `weight` (float32), `feature` (its text, such as `site=example.com`, or
@@ -268,17 +268,19 @@ class Model:
         occurred in the data of training, or null).
 
         Texts are those of the dictionary of the data set that the model was trained on, if it has one, of
-        `values`: raw rows, as paths or as a table (see `ctr.model.inputs_of`), which need no label and may
-        lack columns; and those of the buckets of windows. Of a hashed data set as `values`, a feature whose
-        text is not known has the name of its field or cross, such as `site`.
+        `values`: raw rows (of many the first `rows`), as paths or as a table (see `ctr.model.inputs_of`),
+        which need no label and may lack columns; and those of the buckets of windows. Of a hashed data set as
+        `values`, a feature whose text is not known has the name of its field or cross, such as `site`.
 
         Raises DataError and ModelError when dictionary or values cannot be read.
         """
         from ctr.weights import weight_table
 
-        return weight_table(self.linear.slots, self.linear.weights, self.names(values), bias=self.spec.bias)
+        return weight_table(
+            self.linear.slots, self.linear.weights, self.names(values, rows), bias=self.spec.bias
+        )
 
-    def names(self, values: object = None) -> pa.Table | None:
+    def names(self, values: object = None, rows: int | None = None) -> pa.Table | None:
         """The texts that `weights` gives, as columns `slot`, `feature` and `count`; None: none are known."""
         from ctr.model.inputs import inputs_of
         from ctr.weights import names_of_values, with_names
@@ -287,7 +289,7 @@ class Model:
         if values is None:
             return known
         with inputs_of(values) as inputs:
-            return with_names(known, names_of_values(self.spec, inputs))
+            return with_names(known, names_of_values(self.spec, inputs, rows))
 
     def window_names(self) -> pa.Table | None:
         """The same of the features that its windows can give; None: it has no windows."""

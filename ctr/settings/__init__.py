@@ -8,7 +8,21 @@ if TYPE_CHECKING:
     from ctr.settings.arguments import taking
     from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
-    from ctr.settings.setting import Setting, Settings, bounds
+    from ctr.settings.setting import Setting, Settings, bounds, setting_of
+    from ctr.settings.shared import (
+        BadRows,
+        Inputs,
+        Lease,
+        MaxBadFraction,
+        Method,
+        ModelFolder,
+        ModelInRedis,
+        RawInputs,
+        RawSpec,
+        RedisStore,
+        Store,
+        Values,
+    )
     from ctr.settings.train import TrainJob
     from ctr.settings.tune import TuneJob
 

@@ -25,7 +25,6 @@ class EvaluateJob(Settings):
             "Folder of a trained model; several models are compared on the same rows.",
             metavar="DIR",
             kind=list[str],
-            show_default=False,
         ),
     ]
     by: Annotated[
@@ -34,7 +33,6 @@ class EvaluateJob(Settings):
             "Metrics for each value of this column of the raw rows, too; may be given several times.",
             metavar="COLUMN",
             kind=list[str],
-            show_default=False,
         ),
     ] = ()
     unweighted: Annotated[

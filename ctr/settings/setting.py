@@ -19,8 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ctr.errors import SettingError, named
-from ctr.validation import first_problem
+from ctr.errors import SettingError, first_problem, named
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +34,8 @@ class Setting:
     """What stands for its value in help."""
     kind: Any = None
     """What a command line takes for it; None: its own type."""
-    also: tuple[str, ...] = ()
-    """Other options for it."""
+    options: tuple[str, ...] = ()
+    """Its options on a command line; empty: the one of its name."""
     argument: bool = False
     """Whether it stands on a command line without a name."""
     paths: bool = False
@@ -68,12 +67,8 @@ class Settings(BaseModel):
     @classmethod
     def described(cls) -> dict[str, tuple[FieldInfo, Setting]]:
         """The settings by name, in the order of help."""
-        by_name = {}
-        for name, field in cls.model_fields.items():
-            for each in field.metadata:
-                if isinstance(each, Setting):
-                    by_name[name] = field, each
-        return by_name
+        fields = cls.model_fields.items()
+        return {name: (field, shown) for name, field in fields if (shown := setting_of(field)) is not None}
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,6 +112,11 @@ class Settings(BaseModel):
         if name not in cls.model_fields or first["type"] == "value_error":
             return f"{place}: {first_problem(error)[1]}"
         return f"{place} is {_shown(first['input'])}: give {_wanted(cls.model_fields[name])}."
+
+
+def setting_of(field: FieldInfo) -> Setting | None:
+    """What a field says of itself, if it is a setting."""
+    return next((each for each in field.metadata if isinstance(each, Setting)), None)
 
 
 def bounds(field: FieldInfo) -> tuple[Any, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from ctr.defaults import MOST_POS_WEIGHT
+from ctr.defaults import MOST_POS_WEIGHT, MOST_SECONDS
 from ctr.errors import SpecError, StoreError
 from ctr.settings.setting import Setting
 
@@ -22,15 +23,20 @@ OnBadRows = Literal["fail", "skip", "quarantine"]
 Method = Literal["isotonic", "platt"]
 Consistency = Literal["bsp", "ssp", "asp"]
 
-Inputs = Annotated[
-    Sequence[str | Path],
+_RAW_INPUTS = (
+    "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as "
+    "s3://bucket/logs, or - for standard input."
+)
+_inputs = partial(Setting, metavar="INPUT", kind=list[str], argument=True, paths=True)
+RawInputs = Annotated[list[str], _inputs(_RAW_INPUTS)]
+Inputs = Annotated[Sequence[str | Path], _inputs(f"{_RAW_INPUTS} Or one hashed data set.")]
+ModelFolder = Annotated[Path, Setting("Folder of the trained model.", metavar="DIR")]
+Values = Annotated[
+    str | None,
     Setting(
-        "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as "
-        "s3://bucket/logs, or - for standard input. Or one hashed data set.",
-        metavar="INPUT",
-        kind=list[str],
-        argument=True,
-        paths=True,
+        "Raw rows whose values give features their texts: a path, folder, pattern or URI. They need no "
+        "label, and may lack columns. Or a hashed data set, which names the field of each feature.",
+        metavar="FILE",
     ),
 ]
 Spec = Annotated[
@@ -40,6 +46,14 @@ Spec = Annotated[
         "carries its own.",
         metavar="SPEC",
         kind=str | None,
+    ),
+]
+RawSpec = Annotated[
+    str,
+    Setting(
+        "Feature spec: a YAML file, a folder with a fitted one, or a shipped one by name (criteo, avazu, "
+        "libsvm, vw).",
+        metavar="SPEC",
     ),
 ]
 BadRows = Annotated[
@@ -57,6 +71,9 @@ MaxBadFraction = Annotated[
         "allowed, if they are at most half of the rows."
     ),
 ]
+
+
+Lease = Annotated[float | None, Field(ge=0.5, le=MOST_SECONDS)]
 
 
 def probability(value: float) -> float:
@@ -85,6 +102,22 @@ def store_url(url: str) -> str:
     except StoreError as error:
         raise ValueError(str(error)) from None
     return url
+
+
+def _redis_url(url: str) -> str:
+    """Refuse what names no store in Redis."""
+    from ctr.ps import parse_redis_url
+
+    try:
+        parse_redis_url(url)
+    except StoreError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
+Store = Annotated[str, AfterValidator(store_url)]
+RedisStore = Annotated[str, AfterValidator(_redis_url)]
+ModelInRedis = Annotated[RedisStore, Setting("Redis URL of the model.", metavar="URL")]
 
 
 def parsed(condition: str) -> Condition:

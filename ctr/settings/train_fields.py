@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from ctr.defaults import (
     CHECKPOINT_EVERY_S,
     MOST_BAD,
-    MOST_SECONDS,
     MOST_WORKERS,
     SAFE_ADDING,
     STALENESS,
@@ -25,18 +24,16 @@ from ctr.settings.shared import (
     Consistency,
     HoldoutWhere,
     Inputs,
+    Lease,
     MaxBadFraction,
     Method,
     Spec,
+    Store,
     click_weight,
     probability,
     scales,
     seconds,
-    store_url,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _learning = partial(Setting, group="Learning")
 _optimizer = partial(Setting, group="Optimizer")
@@ -74,7 +71,6 @@ class TrainFields(Settings):
             "many times as large. Can be repeated; `ctr tune` and {auto} find them.",
             metavar="NAME=NUMBER",
             kind=list[str],
-            show_default=False,
         ),
     ] = Field(default_factory=dict)
     """By field or cross, those that take the place of the spec's."""
@@ -184,7 +180,6 @@ class TrainFields(Settings):
             metavar="FILE",
             kind=list[str],
             paths=True,
-            show_default=False,
         ),
     ] = ()
     holdout_fraction: Annotated[
@@ -231,7 +226,6 @@ class TrainFields(Settings):
             "folder, which `ctr runs` lists, or in MLflow (at MLFLOW_TRACKING_URI). May be repeated.",
             metavar="DIR|mlflow",
             kind=list[str],
-            show_default=False,
         ),
     ] = ()
     base_rate: Annotated[
@@ -242,8 +236,7 @@ class TrainFields(Settings):
         ),
     ] = None
     store: Annotated[
-        str,
-        AfterValidator(store_url),
+        Store,
         Setting(
             "Where the parameters live while training: memory://, embedded://?shards=2 (redis-server "
             "processes started here), redis://host:port/0 or redis+cluster://host:port,host:port.",
@@ -274,7 +267,7 @@ class TrainFields(Settings):
             "Log a slot's change, for the others to see it later, while they would gain less than this by "
             "it, per chunk; 0: never. Default: 0.01; 0 with bsp, and where fewer than 2% of rows are clicks.",
             metavar="NATS",
-            also=("--hold-back",),
+            options=("--defer", "--hold-back"),
         ),
     ] = None
     kkt: Annotated[
@@ -294,9 +287,7 @@ class TrainFields(Settings):
     """Seconds."""
     resume: Annotated[bool, _in_redis("Go on from the checkpoint in {checkpoint}.")] = False
     lease: Annotated[
-        float | None,
-        Field(ge=0.5, le=MOST_SECONDS),
-        _in_redis("Seconds without a heartbeat after which a worker counts as dead. Default: 10."),
+        Lease, _in_redis("Seconds without a heartbeat after which a worker counts as dead. Default: 10.")
     ] = None
     stall_timeout: Annotated[
         float,

@@ -23,7 +23,6 @@ class TuneJob(Settings):
         Setting(
             "The best settings are written to this file, for `ctr train --settings`.",
             metavar="SETTINGS.yaml",
-            show_default=False,
         ),
     ]
     spec: Spec = None
@@ -33,7 +32,6 @@ class TuneJob(Settings):
         Field(ge=1, le=MOST_WORKERS),
         Setting(
             "Trials that run at the same time.  \\[default: one per core]",
-            show_default=False,
         ),
     ] = None
     holdout_fraction: Annotated[
@@ -42,7 +40,6 @@ class TuneJob(Settings):
         Setting(
             "Judge by the last part of the rows, and learn from those before.  \\[default: the last fifth; "
             "of fewer than 250,000 rows, each fifth by all the others]",
-            show_default=False,
         ),
     ] = None
     holdout_where: Annotated[
@@ -72,7 +69,6 @@ class TuneJob(Settings):
             "Use at most this many rows, from the start, and at most 3 passes; with {holdout_where}, all "
             "rows that meet it are scored on.  \\[default: all]",
             metavar="N",
-            show_default=False,
         ),
     ] = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), Setting("The same seed finds the same settings.")] = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features import FeatureSpec
 from ctr.features.spec import learnt_of
 
@@ -84,7 +84,7 @@ def difference(first: pa.Table, second: pa.Table, *, by_slot: bool) -> WeightDif
         if any(each.num_rows < 2 for each in known):
             raise DataError(
                 "the models hash to different slots, and not both have texts of features, so their weights "
-                "cannot be compared; --values FILE names the features of raw rows."
+                f"cannot be compared; {named('values')} names the features of raw rows."
             )
         left_out = first.num_rows - known[0].num_rows, second.num_rows - known[1].num_rows
         first, second = known

@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import compute
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.features import FeatureSpec, Slots
 
 BIAS = "(bias)"
@@ -109,7 +109,7 @@ def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative:
             raise DataError(
                 f"there is no weight whose feature is known to be one of {field!r}: name features with a "
                 "dictionary (`ctr features build --dictionary N`), or with raw rows or a hashed data set "
-                "(--values FILE)."
+                f"({named('values')})."
             )
     w = weights["weight"].to_numpy()
     if negative:

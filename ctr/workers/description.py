@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, ValidationError
 
 from ctr.defaults import STALL_S
-from ctr.errors import DataError, ModelError, StoreError, named
+from ctr.errors import DataError, ModelError, StoreError, first_problem, named
 from ctr.features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.ps import DEFAULT_FILTERS, Filters
-from ctr.validation import first_problem
 from ctr.workers.data_plan import DataPlan
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctr.errors import StoreError
+from ctr.errors import StoreError, named
 from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, Layout, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
@@ -131,7 +131,7 @@ class Pushes:
         def always_superseded() -> StoreError:
             return StoreError(
                 f"{self._fan_out.url}: others have taken over the data shard {shard} of the job {job!r} "
-                f"again and again for {self._fan_out.patience_s:g} s; is --lease too short?"
+                f"again and again for {self._fan_out.patience_s:g} s; is {named('lease')} too short?"
             )
 
         while True:

@@ -29,7 +29,7 @@ from ctr.ps.wire import Keys, bitfield_add, bitfield_read
 
 
 def workload(**changes: Any) -> Workload:
-    usual = {"features": 10**6, "examples": 10**7, "workers": 1, "nodes": 1, "bits": 22}
+    usual = {"features": 10**6, "examples": 10**7, "workers": 1, "nodes": 1, "bits": 22, "chunk": 65_536}
     return Workload(**{**usual, **changes})
 
 

@@ -9,19 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.features.options import SpecOption
-from ctr.cli.options import (
-    BadRowsOption,
-    JsonOption,
-    MaxBadFraction,
-    OnBadRows,
-    RawInputs,
-)
-from ctr.cli.reporting import bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping
 from ctr.cli.tables import size, some
 from ctr.defaults import MOST_BAD
 from ctr.errors import SpecError
-from ctr.outputs import require_apart, require_no_part
 
 if TYPE_CHECKING:
     from ctr.features import DatasetManifest, FeatureSpec
@@ -29,14 +20,16 @@ if TYPE_CHECKING:
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
     from ctr.jobs import Portion
+    from ctr.settings import BadRows, MaxBadFraction, RawInputs, RawSpec
 
 
 def build(
+    report: Report,
     inputs: RawInputs,
-    spec: SpecOption,
+    spec: RawSpec,
     out: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="The data set is written to this folder.", show_default=False),
+        typer.Option(metavar="DIR", help="The data set is written to this folder."),
     ],
     holdout_where: Annotated[
         str | None,
@@ -78,12 +71,10 @@ def build(
             metavar="DIR",
             help="The windows of the spec go on from those of this data set or model: that of the day "
             "before.",
-            show_default=False,
         ),
     ] = None,
-    on_bad_rows: BadRowsOption = OnBadRows.FAIL,
+    on_bad_rows: BadRows = "fail",
     max_bad_fraction: MaxBadFraction = MOST_BAD,
-    json: JsonOption = None,
 ) -> None:
     """Hash raw files once, so that every later training pass is fast.
 
@@ -101,8 +92,6 @@ def build(
     from ctr.jobs import BuildJob, build_datasets, open_portions
 
     outs = _outs(inputs, out, holdout_where, holdout_out)
-    require_apart(json, [*inputs, spec])
-    require_no_part(json, *outs)
     job = BuildJob(
         inputs,
         spec,
@@ -110,7 +99,7 @@ def build(
         shuffle=shuffle,
         dictionary=dictionary,
         windows=partial(_windows, windows_from),
-        on_bad_rows=on_bad_rows.value,
+        on_bad_rows=on_bad_rows,
         max_bad_fraction=max_bad_fraction,
     )
     portions = open_portions(job)
@@ -127,7 +116,7 @@ def build(
         lines.append(line)
     for portion in portions:
         lines += bad_rows_lines(portion.source.bad_rows, portion.quarantine)
-    report(lines, facts, json)
+    report(lines, facts)
 
 
 def _going_on(rows: int) -> None:

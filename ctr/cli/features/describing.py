@@ -7,33 +7,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import report
-from ctr.outputs import require_no_part
-from ctr.table import table
+from ctr.cli.reporting import Report
+from ctr.cli.tables import table
 
 if TYPE_CHECKING:
     from ctr.features.readable import Collisions
 
-SAMPLE_ROWS = 100_000
-
-RawOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Raw rows of the data set, whose features that share a slot are counted by field.",
-    ),
-]
-RowsOption = Annotated[int, typer.Option(metavar="N", min=1, help="How many of the raw rows to read.")]
-
 
 def describe(
-    dataset: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True, show_default=False)
-    ],
-    raw: RawOption = None,
-    rows: RowsOption = SAMPLE_ROWS,
-    json: JsonOption = None,
+    report: Report,
+    dataset: Annotated[Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True)],
+    raw: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Raw rows of the data set, whose features that share a slot are counted by field.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many of the raw rows to read.")
+    ] = 100_000,
 ) -> None:
     """Show what a hashed data set holds: rows, clicks, features, slots used, expected collisions.
 
@@ -45,14 +38,13 @@ def describe(
     from ctr.features import DatasetSource, collisions
     from ctr.features.dataset import describe as look
 
-    require_no_part(json)
     found = look(dataset)
     lines, facts = found.lines(), found.to_json()
     if raw:
         sample = collisions(DatasetSource(dataset, labels="ignored").spec, raw, rows)
         lines += _collision_lines(sample)
         facts["collisions_by_field"] = sample.to_json()
-    report(lines, facts, json)
+    report(lines, facts)
 
 
 def _collision_lines(sample: Collisions) -> list[str]:

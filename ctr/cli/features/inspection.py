@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.features.options import SpecOption
-from ctr.cli.options import JsonOption, RawInputs
-from ctr.cli.reporting import report
-from ctr.cli.tables import duration, some
+from ctr.cli.reporting import Report
+from ctr.cli.tables import duration, some, table
 from ctr.errors import DataError
-from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
-from ctr.table import table
+from ctr.outputs import replace_file, require_no_part, require_writable
 
 if TYPE_CHECKING:
     from ctr.features.inspect import Check, ShownFeature
+    from ctr.settings import RawInputs, RawSpec
 
 _CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 
@@ -24,11 +22,9 @@ _CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 def init(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="Raw data: a path, folder, pattern or URI.", show_default=False),
+        typer.Argument(metavar="FILE", help="Raw data: a path, folder, pattern or URI."),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="SPEC.yaml", help="The spec is written to this file.", show_default=False)
-    ],
+    out: Annotated[Path, typer.Option(metavar="SPEC.yaml", help="The spec is written to this file.")],
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="The column of the label, if its name does not tell.")
     ] = None,
@@ -56,13 +52,12 @@ def init(
 
 def fit(
     inputs: RawInputs,
-    spec: SpecOption,
+    spec: RawSpec,
     out: Annotated[
         Path,
         typer.Option(
             metavar="DIR",
             help="The fitted spec is written to this folder, which --spec takes like a file.",
-            show_default=False,
         ),
     ],
 ) -> None:
@@ -91,12 +86,12 @@ def fit(
 
 
 def check(
+    report: Report,
     inputs: RawInputs,
-    spec: SpecOption,
+    spec: RawSpec,
     rows: Annotated[
         int, typer.Option(min=2, help="How many of the first rows to look at.", show_default=True)
     ] = _CHECK_ROWS,
-    json: JsonOption = None,
 ) -> None:
     """Look at raw data through a spec: missing values, distinct ones, and what looks wrong.
 
@@ -110,10 +105,8 @@ def check(
     from ctr.features import load_spec
     from ctr.features.inspect import check as look
 
-    require_apart(json, [*inputs, spec])
-    require_no_part(json)
     found = look(load_spec(spec), inputs, rows)
-    report(_check_lines(found), found.to_json(), json)
+    report(_check_lines(found), found.to_json())
 
 
 def _check_lines(found: Check) -> list[str]:
@@ -148,10 +141,10 @@ def _time_lines(found: Check) -> list[str]:
 
 
 def show(
+    report: Report,
     inputs: RawInputs,
-    spec: SpecOption,
+    spec: RawSpec,
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = _SHOW_ROWS,
-    json: JsonOption = None,
 ) -> None:
     """Show what becomes of a few rows: text, feature, slot, and value where not all values are 1.
 
@@ -162,8 +155,6 @@ def show(
     from ctr.features import load_spec
     from ctr.features.inspect import show as look
 
-    require_apart(json, [*inputs, spec])
-    require_no_part(json)
     found = look(load_spec(spec), inputs, rows)
     lines: list[str] = []
     for row in found:
@@ -172,7 +163,7 @@ def show(
             values = ["value", *("" if each.slot is None else f"{each.value:.6g}" for each in row.features)]
             shown = [(*line, value) for line, value in zip(shown, values, strict=True)]
         lines += [row.place, *(f"  {line}" for line in table(shown, "<<<>>"))]
-    report(lines, {"rows": [row.to_json() for row in found]}, json)
+    report(lines, {"rows": [row.to_json() for row in found]})
 
 
 def _shown(feature: ShownFeature) -> tuple[str, ...]:

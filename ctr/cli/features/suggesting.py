@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.features.options import SpecOption
-from ctr.cli.options import JsonOption, RawInputs
-from ctr.cli.reporting import peak_memory_mb, report, stopping
+from ctr.cli.reporting import Report, peak_memory_mb, stopping
 from ctr.errors import DataError
-from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
+from ctr.outputs import replace_file, require_no_part, require_writable
 
 if TYPE_CHECKING:
     from ctr.crosses import Suggestion
+    from ctr.settings import RawInputs, RawSpec
 
 
 def suggest(
+    report: Report,
     inputs: RawInputs,
-    spec: SpecOption,
+    spec: RawSpec,
     out: Annotated[
         Path,
         typer.Option(
             metavar="NEW.yaml",
             help="The spec with the crosses that were found is written to this file.",
-            show_default=False,
         ),
     ],
     crosses: Annotated[int, typer.Option(min=1, metavar="N", help="The most crosses to add.")] = 20,
@@ -39,9 +38,8 @@ def suggest(
     ] = 1_000_000,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000, help="Threads.  \\[default: one per core]", show_default=False),
+        typer.Option(min=1, max=1_000, help="Threads.  \\[default: one per core]"),
     ] = None,
-    json: JsonOption = None,
 ) -> None:
     """Find the crosses of a spec's fields that are worth having.
 
@@ -57,8 +55,6 @@ def suggest(
 
     if out.exists():
         raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
-    require_apart(json, [*inputs, spec])
-    require_no_part(json)
     require_no_part(out)
     require_writable(out)
     loaded = load_spec(spec)
@@ -76,7 +72,7 @@ def suggest(
             partial.write_text(found.yaml(), "utf-8")
     seconds = perf_counter() - started
     facts = found.to_json() | {"seconds": seconds, "peak_memory_mb": peak_memory_mb()}
-    report(_lines(found, out, seconds), facts, json)
+    report(_lines(found, out, seconds), facts)
 
 
 def _lines(found: Suggestion, out: Path, seconds: float) -> list[str]:

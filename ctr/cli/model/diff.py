@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctr.cli.model.info import measured
-from ctr.cli.options import JsonOption, ValuesOption
-from ctr.cli.reporting import report
-from ctr.cli.tables import metric_lines
+from ctr.cli.reporting import Report
+from ctr.cli.tables import metric_lines, table
 from ctr.errors import DataError
-from ctr.outputs import require_no_part
-from ctr.table import table
 
 if TYPE_CHECKING:
     from ctr.model import Model
+    from ctr.settings import Values
     from ctr.weights import WeightDifference
 
 _ROWS = 10
@@ -24,15 +22,11 @@ _LONGEST = 80  # characters of a feature in a line
 
 
 def diff(
-    first: Annotated[
-        Path, typer.Argument(metavar="A", help="Folder of the model before.", show_default=False)
-    ],
-    second: Annotated[
-        Path, typer.Argument(metavar="B", help="Folder of the model after.", show_default=False)
-    ],
+    report: Report,
+    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of the model before.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Folder of the model after.")],
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="How many weights of each kind.")] = _ROWS,
-    values: ValuesOption = None,
-    json: JsonOption = None,
+    values: Values = None,
 ) -> None:
     """Show what sets two models apart: settings, spec, metrics, and the weights that changed most.
 
@@ -44,7 +38,6 @@ def diff(
     from ctr.model import load_model
     from ctr.weights import difference, same_slots, spec_changes
 
-    require_no_part(json, first, second)
     a, b = load_model(first), load_model(second)
     by_slot = same_slots(a.spec, b.spec)
     named = a.weights(values), b.weights(values)
@@ -69,7 +62,7 @@ def diff(
     else:
         facts["weights"] = found.to_json(rows)
         lines += _weight_lines(found, facts["weights"], first, second)
-    report(lines, facts, json)
+    report(lines, facts)
 
 
 def _settings(a: Model, b: Model) -> list[tuple[str, str, str]]:

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ctr.cli.model.info import ModelArgument
-from ctr.cli.options import JsonOption, ValuesOption
-from ctr.cli.reporting import report, stopping
+from ctr.cli.reporting import Report, stopping
 from ctr.cli.tables import size, some
 from ctr.outputs import printable, require_apart, require_no_part, require_writable
 
-
-class Format(StrEnum):
-    """Of a file of weights."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    NPZ = "npz"
-    ONNX = "onnx"
-    VW = "vw"
+if TYPE_CHECKING:
+    from ctr.settings import Values
 
 
 def export(
+    report: Report,
     model: ModelArgument,
     out: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
             help="The weights go here: .parquet, .csv, .npz, .onnx or .vw. A file that is there is replaced.",
-            show_default=False,
         ),
     ],
     format: Annotated[
-        Format | None, typer.Option("--format", help="Of the file, whatever its suffix is.")
+        Literal["parquet", "csv", "npz", "onnx", "vw"] | None,
+        typer.Option("--format", help="Of the file, whatever its suffix is."),
     ] = None,
-    values: ValuesOption = None,
-    json: JsonOption = None,
+    values: Values = None,
 ) -> None:
     """Write the weights of a model to a file that other programs read.
 
@@ -56,8 +47,7 @@ def export(
 
     chosen = choose(out, format)
     require_apart(out, [values] if values else [])
-    for place in (out, json):
-        require_no_part(place, model)
+    require_no_part(out, model)
     loaded = load_model(model)
     require_exportable(loaded.spec, chosen, loaded.calibration)
     require_writable(out, make_folders=False)
@@ -67,4 +57,4 @@ def export(
     count, length = table.num_rows, out.stat().st_size
     facts = {"model": loaded.id, "out": printable(out), "format": chosen, "weights": count, "bytes": length}
     said = f"wrote {some(count, 'weight')} of model {loaded.id} to {out} ({chosen}, {size(length)})"
-    report([said], facts, json)
+    report([said], facts)

@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import report
-from ctr.cli.tables import metric_lines, size, some
-from ctr.outputs import printable, require_no_part
-from ctr.table import table
+from ctr.cli.reporting import Report
+from ctr.cli.tables import metric_lines, size, some, table
+from ctr.outputs import printable
 
 if TYPE_CHECKING:
     from ctr.features import FeatureSpec
     from ctr.metrics import MetricSummary
     from ctr.model import Model
 
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.", show_default=False)
-]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
 
 _MODELS_SHOWN = 5
 
@@ -36,17 +32,16 @@ _PARTS = {
 """In words; the other files are of windows."""
 
 
-def info(model: ModelArgument, json: JsonOption = None) -> None:
+def info(report: Report, model: ModelArgument) -> None:
     """Show what a model is: its spec, its settings, its metrics, and what its folder holds.
 
     Example: `ctr model info model`
     """
     from ctr.model import load_model
 
-    require_no_part(json, model)
     loaded = load_model(model)
     facts = _facts(loaded, model)
-    report(_lines(loaded, facts), facts, json)
+    report(_lines(loaded, facts), facts)
 
 
 def _facts(model: Model, folder: Path) -> dict[str, Any]:

@@ -7,27 +7,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.model.info import ModelArgument
-from ctr.cli.options import JsonOption, ValuesOption
-from ctr.cli.reporting import report
-from ctr.outputs import require_no_part
-from ctr.table import table
+from ctr.cli.reporting import Report
+from ctr.cli.tables import table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ctr.settings import Values
 
 _ROWS = 20
 _LONGEST = 100  # characters of a feature in a line
 
 
 def top(
+    report: Report,
     model: ModelArgument,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many.")] = _ROWS,
     field: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only features of this field or cross.")
     ] = None,
     negative: Annotated[bool, typer.Option("--negative", help="Only weights below 0.")] = False,
-    values: ValuesOption = None,
-    json: JsonOption = None,
+    values: Values = None,
 ) -> None:
     """Show the largest weights of a model, whatever their sign, with the texts of their features.
 
@@ -41,7 +41,6 @@ def top(
     from ctr.model import load_model
     from ctr.weights import largest
 
-    require_no_part(json, model)
     loaded = load_model(model)
     weights = loaded.weights(values=values)
     found = largest(weights, rows, field=field, negative=negative)
@@ -53,7 +52,7 @@ def top(
             "note: this model has no dictionary of features (see `ctr features build --dictionary`); "
             "--values FILE names those of its rows"
         )
-    report(lines, facts, json)
+    report(lines, facts)
 
 
 def weight_lines(weights: pa.Table) -> list[str]:

@@ -8,26 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption, store_url
-from ctr.cli.reporting import report, stopping
-from ctr.cli.tables import some
-from ctr.table import table
+from ctr.cli.reporting import Report, stopping
+from ctr.cli.tables import some, table
 
 if TYPE_CHECKING:
     from ctr.ps.status import Finding
+    from ctr.settings import Setting, Store
 
 
 def check(
+    report: Report,
     store: Annotated[
-        str,
-        typer.Option(
+        Store,
+        Setting(
+            "Store URL: redis://, rediss://, redis+cluster://, rediss+cluster:// or embedded://.",
             metavar="URL",
-            callback=store_url,
-            help="Store URL: redis://, rediss://, redis+cluster://, rediss+cluster:// or embedded://.",
-            show_default=False,
         ),
     ],
-    json: JsonOption = None,
 ) -> None:
     """Check the servers of a store: settings that lose data, memory, replicas, clocks, and speed.
 
@@ -45,7 +42,7 @@ def check(
         findings = _findings(store, opened)
     problems = [each for each in findings if each.verdict == "problem"]
     summary = {"passed": not problems, "findings": [asdict(each) for each in findings]}
-    report(_lines(findings), summary, json)
+    report(_lines(findings), summary)
     if problems:
         raise typer.Exit(1)
 

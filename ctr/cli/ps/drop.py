@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.ps.status import StoreOption, look
+from ctr.cli.ps.status import look
 from ctr.cli.tables import size, some
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus
     from ctr.ps.status import StoreStatus
+    from ctr.settings import ModelInRedis
 
 
 def drop(
-    store: StoreOption,
+    store: ModelInRedis,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even if a job is running.")] = False,
 ) -> None:
     """Delete a model and its job from Redis, such as what a failed job left.

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from ctr.cli.reporting import Report, stopping
 
-from ctr.cli.options import JsonOption
-from ctr.cli.ps.status import StoreOption
-from ctr.cli.reporting import report, stopping
+if TYPE_CHECKING:
+    from ctr.settings import ModelInRedis, Setting
 
 
 def export(
-    store: StoreOption,
+    report: Report,
+    store: ModelInRedis,
     model: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            "--model",
+        Setting(
+            "Folder for the model; a model that is there is replaced.",
             metavar="DIR",
-            help="Folder for the model; a model that is there is replaced.",
-            show_default=False,
+            options=("--out", "--model"),
         ),
     ],
-    json: JsonOption = None,
 ) -> None:
     """Save the model that a store holds, while its job is running or after it has failed.
 
@@ -36,10 +33,9 @@ def export(
     """
     from ctr.cli.tables import metric_lines
     from ctr.jobs import export_model
-    from ctr.outputs import printable, require_no_part
+    from ctr.outputs import printable
     from ctr.ps import parse_redis_url
 
-    require_no_part(json, model)
     with stopping(f"{model} was not written."):
         found = export_model(parse_redis_url(store), model)
     job, weights = found.job, found.model.linear.weights.size
@@ -64,4 +60,4 @@ def export(
         "progressive": found.progressive.to_json(),
         "warnings": found.warnings,
     }
-    report(lines, facts, json)
+    report(lines, facts)

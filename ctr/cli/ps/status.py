@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
-from ctr.cli.options import JsonOption, finite, redis_url
-from ctr.cli.reporting import report, stopping
+from ctr.cli.reporting import Report, stopping
 from ctr.cli.tables import some
 from ctr.defaults import MOST_SECONDS
 
 if TYPE_CHECKING:
     from ctr.distributed import JobStatus
     from ctr.ps.status import StoreObserver, StoreStatus
-
-StoreOption = Annotated[
-    str,
-    typer.Option(metavar="URL", callback=redis_url, help="Redis URL of the model.", show_default=False),
-]
+    from ctr.settings import ModelInRedis, Setting
 
 
 def status(
-    store: StoreOption,
+    report: Report,
+    store: ModelInRedis,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[
         float,
-        typer.Option(
-            min=0.1,
-            max=MOST_SECONDS,
-            callback=finite,
-            metavar="SECONDS",
-            help="Seconds between two updates of --watch.",
-        ),
+        Field(ge=0.1, le=MOST_SECONDS),
+        Setting("Seconds between two updates of --watch.", metavar="SECONDS"),
     ] = 2.0,
-    json: JsonOption = None,
 ) -> None:
     """Show the nodes of a store, how the model's partitions are spread over them, and how far its job is.
 
@@ -47,7 +38,7 @@ def status(
     - `ctr ps status --store redis://localhost:6379/0?model=ads`
     - `ctr ps status --store redis+cluster://10.0.0.7:6379,10.0.0.8:6379 --watch`
     """
-    if watch and json is not None:
+    if watch and report.json is not None:
         raise typer.BadParameter("--json does not go with --watch; leave out one of them.")
     with stopping("Nothing was changed."):
         try:
@@ -58,7 +49,7 @@ def status(
             if watch:
                 _watch(observer, every)
             else:
-                _show(observer, json)
+                _show(observer, report)
         except KeyboardInterrupt:
             if not watch:
                 raise
@@ -74,13 +65,13 @@ def look(observer: StoreObserver) -> tuple[StoreStatus, JobStatus | None]:
     return found, job_status(found.board, observer.reports(needed_reports(found.board)))
 
 
-def _show(observer: StoreObserver, json: Any) -> None:
+def _show(observer: StoreObserver, report: Report) -> None:
     from ctr.cli.ps.status_lines import status_lines
     from ctr.distributed import status_to_json
     from ctr.errors import StoreError
 
     store, job = look(observer)
-    report(status_lines(store, job), status_to_json(store, job), json)
+    report(status_lines(store, job), status_to_json(store, job))
     if (trouble := _trouble(store)) is not None:
         raise StoreError(f"{store.url}: {trouble}.")
 

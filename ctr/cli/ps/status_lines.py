@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import fields
 
-from ctr.cli.tables import saturation_lines, size, some
+from ctr.cli.tables import saturation_lines, size, some, table
 from ctr.distributed import JobStatus, WorkerStatus
 from ctr.optimizers import OPTIMIZERS
 from ctr.ps.status import NodeStatus, StoreStatus
-from ctr.table import table
 
 _MOST_ROWS = 40  # of one table; `--json` has them all
 _MOST_NUMBERS = 64  # of partitions, listed one by one

@@ -9,16 +9,15 @@ import typer
 from ctr.cli.tables import some
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ctr.cli.reporting import Report
     from ctr.jobs import TrainOutcome
     from ctr.search import Tuned
     from ctr.settings import TrainJob
 
 
-def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
+def tune_first(job: TrainJob, report: Report) -> tuple[TrainJob, Tuned]:
     """Find settings, say which and why; return the job with them. Raises KeyboardInterrupt if stopped."""
-    from ctr.cli.search_progress import showing_search
+    from ctr.cli.tuning import showing_search
     from ctr.interrupts import stop_requests
     from ctr.jobs import require_places, tuned
     from ctr.search import described, require_optuna
@@ -39,7 +38,7 @@ def tune_first(job: TrainJob, json: Path | None) -> tuple[TrainJob, Tuned]:
         *(f"warning: {text}" for text in search.warnings),
     )
     for line in lines:
-        typer.echo(line, err=str(json) == "-")
+        typer.echo(line, err=report.to_stdout)
     return job, search
 
 

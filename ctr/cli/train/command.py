@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctr.cli.options import JsonOption
-from ctr.cli.reporting import STOPPED, peak_memory_mb, stopping
+from ctr.cli.reporting import STOPPED, Report, peak_memory_mb, stopping
 from ctr.outputs import printable, require_apart, require_no_part
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ _DAYS = "From a model, and day after day"
 
 def train(
     job: TrainJob,
+    summary: Report,
     progressive_days: Annotated[
         bool,
         typer.Option(
@@ -36,7 +36,6 @@ def train(
             help="With --progressive-days: plot the days here (.png, .svg or .pdf).",
         ),
     ] = None,
-    json: JsonOption = None,
 ) -> None:
     """Train a model on raw files or on a hashed data set.
 
@@ -52,9 +51,8 @@ def train(
     """
     spec = None if job.spec is None else str(job.spec)
     job = job.with_values(spec_name=None if spec is None else printable(spec))
-    for place in (json, report):
-        require_apart(place, [*job.inputs, spec, *job.holdout])
-        require_no_part(place, job.model, job.checkpoint)
+    require_apart(report, [*job.inputs, spec, *job.holdout])
+    require_no_part(report, job.model, job.checkpoint)
     if progressive_days:
         from ctr.cli.train.days import train_by_days
 
@@ -63,16 +61,15 @@ def train(
                 "--auto is for a new model of all rows, whose settings it chooses: leave out "
                 "--progressive-days."
             )
-        train_by_days(job, report, json)
+        train_by_days(job, report, summary)
     elif report is not None:
         raise typer.BadParameter("--report plots what --progressive-days finds; give both, or neither.")
     else:
-        _run(job, json)
+        _run(job, summary)
 
 
-def _run(job: TrainJob, json: Path | None) -> None:
+def _run(job: TrainJob, report: Report) -> None:
     """Run the job and report its outcome."""
-    from ctr.cli.reporting import report
     from ctr.cli.train.auto import share_of_tuning, tune_first
     from ctr.cli.train.outcome import outcome_lines, tracked
     from ctr.jobs import run_train_job
@@ -81,14 +78,14 @@ def _run(job: TrainJob, json: Path | None) -> None:
     trackers, search = open_trackers(job.track), None
     with stopping("Nothing was written."):
         if job.auto:
-            job, search = tune_first(job, json)
+            job, search = tune_first(job, report)
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
     lines = outcome_lines(outcome, summary)
     if search is not None:
         lines.append(share_of_tuning(search, outcome))
         summary["auto"] = search.to_json()
-    report(lines, summary, json)
+    report(lines, summary)
     tracked(summary, trackers)
     if outcome.stopped:
         raise typer.Exit(STOPPED)

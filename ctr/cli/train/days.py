@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ctr.cli.reporting import STOPPED, bad_rows_lines, peak_memory_mb, report, stopping
+from ctr.cli.reporting import STOPPED, Report, bad_rows_lines, peak_memory_mb, stopping
 from ctr.cli.tables import metric_lines
 from ctr.cli.train.outcome import tracked
 from ctr.errors import CtrError, DataError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def train_by_days(job: TrainJob, plot: Path | None, json: Path | None) -> None:
-    """Run the job day by day, and report what each day came to; `plot` and `json`: where, if anywhere."""
+def train_by_days(job: TrainJob, plot: Path | None, report: Report) -> None:
+    """Run the job day by day, and report what each day came to; `plot`: where, if anywhere."""
     from ctr.jobs import require_days
     from ctr.jobs import train_by_days as run
     from ctr.tracking import open_trackers, run_of_days
@@ -38,10 +38,10 @@ def train_by_days(job: TrainJob, plot: Path | None, json: Path | None) -> None:
                 outcomes.append(outcome)  # noqa: PERF402  # those before an error are told, too
     except (CtrError, typer.Exit):
         if outcomes:
-            report(_lines(outcomes, _summary(outcomes)), {}, None)
+            Report(None)(_lines(outcomes, _summary(outcomes)), {})
         raise
     summary = _summary(outcomes)
-    report(_lines(outcomes, summary), summary, json)
+    report(_lines(outcomes, summary), summary)
     run_as_one = run_of_days(summary["days"], job.forget)
     tracked({**run_as_one, "peak_memory_mb": summary["peak_memory_mb"]}, trackers)
     if plot is not None:

@@ -10,12 +10,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ctr.cli.command import command_of
 from ctr.cli.ps.plan import plan
 from ctr.cost_model import Costs, Workload, estimate
 from ctr.learn import default_chunk
 
 app = typer.Typer()
-app.command()(plan)
+app.command()(command_of(plan))
 ASKED = ["--features", "1e6", "--examples", "10_000_000", "--workers", "2", "--nodes", "2"]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctr.cli.tables import duration, size, some
-from ctr.table import table
+from ctr.cli.tables import duration, size, some, table
 
 
 def test_cells_are_aligned_and_lines_end_with_their_text() -> None:

@@ -29,7 +29,7 @@ def test_what_is_in_redis_can_be_saved_or_removed(tmp_path: Path) -> None:
     url = "'redis://localhost:6379/0?model=ads'"
     assert f"`ctr ps export --store {url} --out '{tmp_path}/my model'` saves it" in str(remains)
     assert f"`ctr ps drop --store {url}` removes it" in str(remains)
-    assert "--resume" not in str(remains)
+    assert "with resume" not in str(remains)
 
 
 @pytest.mark.parametrize("store", ["embedded://", REDIS])
@@ -40,11 +40,11 @@ def test_a_checkpoint_of_the_job_can_be_resumed(tmp_path: Path, store: str) -> N
     remains, resumed = (Remains(store, tmp_path / "m", folder, again) for again in (False, True))
     for job in (remains, resumed):
         job.begin()
-    assert "--resume" not in str(remains)
-    assert "--resume" in str(resumed)
+    assert "with resume" not in str(remains)
+    assert "with resume" in str(resumed)
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").write_text("of this one")
-    assert f"with --resume to go on from the checkpoint in {folder}" in str(remains)
+    assert f"with resume to go on from the checkpoint in {folder}" in str(remains)
     assert ("ctr ps export" in str(remains)) == (store == REDIS)
 
 

@@ -319,12 +319,6 @@ def test_an_error_in_the_data_reaches_the_caller(workers: int) -> None:
         Rounds(source, store, Ftrl(), TrainSettings(workers=workers, chunk=50)).train()
 
 
-@pytest.mark.parametrize("settings", [{"workers": 0}, {"chunk": 0}, {"epochs": -1}, {"safe_adding": 2}])
-def test_settings_out_of_range_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(ModelError, match=next(iter(settings)).replace("_", "-")):
-        TrainSettings(**settings)
-
-
 def test_a_failing_store_ends_the_job_of_several_workers() -> None:
     class Full(MemoryStore):
         """Refuses pushes."""
