@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from ctr.features import load_spec
     from ctr.model import Model, load_model
     from ctr.reading import check, draft_spec, read
-    from ctr.searching import suggest, tune
-    from ctr.training import train
+    from ctr.training import suggest, train, tune
 
 __version__ = "0.1.0"
 

@@ -1,24 +1,30 @@
-"""`train`: a model from a program's data."""
+"""`train`: a model from a program's data; `tune` and `suggest`: what suits that."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ctr.errors import SettingError
 from ctr.features import FeatureSpec, load_spec, parse_spec, spec_of
 from ctr.features.inspect import draft_spec as draft
-from ctr.jobs import require_classes, run, tuned
+from ctr.features.spec import is_shipped
+from ctr.jobs import require_classes, run, run_tune_job, tuned
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of, paths_of
-from ctr.settings import TrainJob, taking, with_file
+from ctr.settings import TrainJob, TuneJob, taking, with_file
 from ctr.tracking import open_trackers
+
+if TYPE_CHECKING:
+    from ctr.crosses import Suggestion
+    from ctr.search import Tuned
 
 _NOWHERE = Path("model")  # nothing is written
 
@@ -82,10 +88,60 @@ def train(
         if job.auto:
             with TemporaryDirectory() as scratch:
                 job, _ = tuned(job, Path(scratch))
-        outcome = run(job, Event(), lambda _: nullcontext(lambda *_, **__: None), on_progress)
+        outcome = run(job, Event(), _silent, on_progress)
         for tracker in trackers:
             tracker.keep(outcome.to_json())
         return outcome.model
+
+
+@taking(TuneJob, but=("inputs", "spec", "out"))
+def tune(
+    data: object,
+    spec: str | Path | FeatureSpec | None = None,
+    *,
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Tuned:
+    """Find the settings of `ctr.train` that suit some data, as `ctr tune` does.
+
+    `data` and `spec` as for `ctr.train`; `out`: a file that the best settings are written to, for
+    `ctr.train(data, settings=out)`. The result has `options`, for `ctr.train(data, spec, **tuned.options)`,
+    and all that was `tried`. Raises SettingError, DataError and SpecError.
+    """
+    wanted = spec_of(spec) if isinstance(spec, str | Path) else spec
+    unnamed = not isinstance(spec, str | Path) or not (is_shipped(spec) or Path(spec).exists())
+    if out is not None and wanted is not None and unnamed:
+        raise SettingError("out names the spec that settings belong to: give spec as a path or a name.")
+    with TemporaryDirectory() as scratch, inputs_of(data, wanted) as inputs:
+        place = Path(scratch, "settings.yaml") if out is None else Path(out)
+        values = {"inputs": inputs, "spec": wanted if out is None else spec, **TuneJob.checked(settings)}
+        job = TuneJob(out=place, **values)
+        return run_tune_job(job, Event(), _silent, lambda rows, fraction: None, lambda progress: None).tuned
+
+
+def suggest(
+    data: object,
+    spec: str | Path | FeatureSpec,
+    *,
+    crosses: int = 20,
+    rows: int = 1_000_000,
+    workers: int | None = None,
+) -> Suggestion:
+    """Find the crosses of a spec's fields that are worth having, as `ctr features suggest` does.
+
+    At most so many `crosses`; of more `rows`, so many are looked at. `yaml()` of the result is the spec with
+    them. Raises DataError and SpecError.
+    """
+    from ctr.crosses import suggest_crosses
+
+    with inputs_of(data) as inputs:
+        return suggest_crosses(
+            spec_of(spec) if isinstance(spec, str | Path) else spec,
+            inputs,
+            most=crosses,
+            rows=rows,
+            workers=workers or os.cpu_count() or 1,
+        )
 
 
 def _require_classes(table: str, spec: FeatureSpec) -> None:
@@ -98,3 +154,8 @@ def _require_classes(table: str, spec: FeatureSpec) -> None:
         with suppress(TypeError, ValueError):  # no label: an error where the row is read
             if len(values) == 1:
                 require_classes(spec, len(column), len(column) if float(values[0]) > 0 else 0)
+
+
+def _silent(_what: str) -> AbstractContextManager[Callable[..., None]]:
+    """Progress that nobody sees."""
+    return nullcontext(lambda *_, **__: None)

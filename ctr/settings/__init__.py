@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.settings.arguments import taking
     from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
-    from ctr.settings.setting import Setting, Settings, bounds, setting_of
+    from ctr.settings.setting import Setting, Settings, bounds, setting_of, taking
     from ctr.settings.shared import (
         BadRows,
         Inputs,

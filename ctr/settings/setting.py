@@ -1,12 +1,14 @@
-"""`Settings`: the settings of a job, described once; `Setting`: how one of them is shown to its users."""
+"""`Settings`: those of a job, described once; `Setting`: how one is shown; `taking`: functions of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from textwrap import fill
 from types import UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import (
@@ -20,6 +22,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from ctr.errors import SettingError, first_problem, named
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +146,38 @@ def _wanted(field: FieldInfo) -> str:
 
 def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{value!r:.80}"
+
+
+def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Give a function the signature and the docstring of the settings that it takes as `**settings`.
+
+    `but`: those that it has arguments of its own for, or does not take.
+    """
+
+    def described(function: Callable[P, T]) -> Callable[P, T]:
+        chosen = {name: each for name, each in settings.described().items() if name not in but}
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        given = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.get_default(call_default_factory=True),
+                annotation=field.annotation,
+            )
+            for name, (field, _) in chosen.items()
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *given])  # type: ignore[attr-defined]
+        lines = [
+            fill(
+                f"{name}: {setting.text}".replace("\\[", "["),
+                100,
+                initial_indent="    ",
+                subsequent_indent="        ",
+            )
+            for name, (_, setting) in chosen.items()
+        ]
+        function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Settings:", *lines])
+        return function
+
+    return described

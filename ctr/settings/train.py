@@ -126,51 +126,60 @@ class TrainJob(TrainFields):
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
-        require_consistent(self)
+        holdouts = ("holdout", "holdout_fraction", "holdout_where")
+        one, other, last = map(named, holdouts)
+        if bool(self.holdout) + len(self.chosen(holdouts[1:])) > 1:
+            raise SettingError(f"give one of {one}, {other} and {last}.")
+        if self.early_stopping and (self.epochs == 1 or not self.held_out):
+            raise SettingError(
+                f"{named('early_stopping')} compares passes on a hold-out: give {named('epochs')} above 1, "
+                f"and one of {one}, {other} and {last}."
+            )
+        if self.calibrate is not None and not self.held_out:
+            raise SettingError(
+                f"{named('calibrate')} is fitted on a hold-out: give one of {one}, {other} and {last}."
+            )
+        if self.on_bad_rows == "quarantine" and not self.saved:
+            raise SettingError(
+                f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the model: give "
+                f"{named('model')}."
+            )
+        _require_one_reading(self)
+        if self.auto:
+            _require_new_model(self)
+        _require_optimizer(self)
+        _require_redis(self)
+        if self.resume and self.checkpoint is None:
+            raise SettingError(f"{named('resume')} goes on from {named('checkpoint')} DIR; name it.")
+        if self.resume and self.warm_start is not None:
+            raise SettingError(f"{named('resume')} has a state already; leave out {named('warm_start')}.")
+        if self.base_rate in (0, 1):
+            raise SettingError(
+                f"{named('base_rate')} {self.base_rate:g} is a certainty; give a number between 0 and 1."
+            )
+        if self.base_rate is not None and (self.resume or self.warm_start is not None):
+            raise SettingError(
+                f"{named('base_rate')} is for a new model; leave it out with {named('warm_start')} and "
+                f"{named('resume')}."
+            )
         return self
 
     def require_batch(self) -> None:
         """Raise SettingError for what means nothing where all examples are learnt from at once."""
-        require_batch(self)
-
-
-def require_consistent(job: TrainJob) -> None:
-    """Raise SettingError for settings that do not go together."""
-    holdouts = ("holdout", "holdout_fraction", "holdout_where")
-    one, other, last = map(named, holdouts)
-    if bool(job.holdout) + len(job.chosen(holdouts[1:])) > 1:
-        raise SettingError(f"give one of {one}, {other} and {last}.")
-    if job.early_stopping and (job.epochs == 1 or not job.held_out):
-        raise SettingError(
-            f"{named('early_stopping')} compares passes on a hold-out: give {named('epochs')} above 1, and "
-            f"one of {one}, {other} and {last}."
-        )
-    if job.calibrate is not None and not job.held_out:
-        raise SettingError(
-            f"{named('calibrate')} is fitted on a hold-out: give one of {one}, {other} and {last}."
-        )
-    if job.on_bad_rows == "quarantine" and not job.saved:
-        raise SettingError(
-            f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the model: give {named('model')}."
-        )
-    _require_one_reading(job)
-    if job.auto:
-        _require_new_model(job)
-    _require_optimizer(job)
-    _require_redis(job)
-    if job.resume and job.checkpoint is None:
-        raise SettingError(f"{named('resume')} goes on from {named('checkpoint')} DIR; name it.")
-    if job.resume and job.warm_start is not None:
-        raise SettingError(f"{named('resume')} has a state already; leave out {named('warm_start')}.")
-    if job.base_rate in (0, 1):
-        raise SettingError(
-            f"{named('base_rate')} {job.base_rate:g} is a certainty; give a number between 0 and 1."
-        )
-    if job.base_rate is not None and (job.resume or job.warm_start is not None):
-        raise SettingError(
-            f"{named('base_rate')} is for a new model; leave it out with {named('warm_start')} and "
-            f"{named('resume')}."
-        )
+        given = {
+            "store": not self.in_memory,
+            "epochs": self.epochs > 1,
+            "early_stopping": self.early_stopping,
+            "chunk": self.chunk is not None,
+            "admit": self.admit < 1,
+            "forget": self.forget > 0,
+        }
+        if wrong := [named(name) for name, is_given in given.items() if is_given]:
+            raise SettingError(
+                f"lbfgs learns from all examples at once, in the memory of one machine: leave out "
+                f"{', '.join(wrong)} ({named('iterations')} says how long it may take; it uses all cores by "
+                "itself)."
+            )
 
 
 def _require_one_reading(job: TrainJob) -> None:
@@ -217,25 +226,7 @@ def _require_optimizer(job: TrainJob) -> None:
     except ModelError as error:
         raise SettingError(str(error)) from None
     if not optimizer.online:
-        require_batch(job)
-
-
-def require_batch(job: TrainJob) -> None:
-    """Raise SettingError for what means nothing where all examples are learnt from at once."""
-    given = {
-        "store": not job.in_memory,
-        "epochs": job.epochs > 1,
-        "early_stopping": job.early_stopping,
-        "chunk": job.chunk is not None,
-        "admit": job.admit < 1,
-        "forget": job.forget > 0,
-    }
-    if wrong := [named(name) for name, is_given in given.items() if is_given]:
-        raise SettingError(
-            f"lbfgs learns from all examples at once, in the memory of one machine: leave out "
-            f"{', '.join(wrong)} ({named('iterations')} says how long it may take; it uses all cores by "
-            "itself)."
-        )
+        job.require_batch()
 
 
 def _require_redis(job: TrainJob) -> None:

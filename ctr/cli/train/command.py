@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.reporting import STOPPED, Report, peak_memory_mb, stopping
+from ctr.cli.tables import some
 from ctr.outputs import printable, require_apart, require_no_part
 
 if TYPE_CHECKING:
+    from ctr.search import Tuned
     from ctr.settings import TrainJob
 
 _DAYS = "From a model, and day after day"
@@ -70,7 +72,6 @@ def train(
 
 def _run(job: TrainJob, report: Report) -> None:
     """Run the job and report its outcome."""
-    from ctr.cli.train.auto import share_of_tuning, tune_first
     from ctr.cli.train.outcome import outcome_lines, tracked
     from ctr.jobs import run_train_job
     from ctr.tracking import open_trackers
@@ -78,14 +79,43 @@ def _run(job: TrainJob, report: Report) -> None:
     trackers, search = open_trackers(job.track), None
     with stopping("Nothing was written."):
         if job.auto:
-            job, search = tune_first(job, report)
+            job, search = _tune_first(job, report)
         outcome = run_train_job(job)
     summary = outcome.to_json() | {"peak_memory_mb": peak_memory_mb()}
     lines = outcome_lines(outcome, summary)
     if search is not None:
-        lines.append(share_of_tuning(search, outcome))
+        seconds = search.hashing_s + search.seconds
+        share = seconds / (seconds + outcome.result.seconds)
+        lines.append(f"auto took {seconds:.1f} s, {share:.0%} of the time")
         summary["auto"] = search.to_json()
     report(lines, summary)
     tracked(summary, trackers)
     if outcome.stopped:
         raise typer.Exit(STOPPED)
+
+
+def _tune_first(job: TrainJob, report: Report) -> tuple[TrainJob, Tuned]:
+    """Find settings, say which and why; return the job with them. Raises KeyboardInterrupt if stopped."""
+    from ctr.cli.tuning import showing_search
+    from ctr.interrupts import stop_requests
+    from ctr.jobs import require_places, tuned
+    from ctr.search import described, require_optuna
+
+    require_optuna()
+    require_places(job)
+    with stop_requests() as stop, showing_search() as shown:
+        job, search = tuned(job, job.model.parent, stop, shown.on_rows, shown.on_progress)
+    if search.stopped:
+        raise KeyboardInterrupt
+    seconds = search.hashing_s + search.seconds
+    trials = some(len(search.tried), "trial")
+    lines = (
+        *(f"auto: {line}" for line in described(search)),
+        f"auto: {trials} in {seconds:.1f} s, scored on {search.scored_on}:",
+        f"auto: {search.gain}",
+        *([f"auto: ended after {search.cut}"] if search.cut else []),
+        *(f"warning: {text}" for text in search.warnings),
+    )
+    for line in lines:
+        typer.echo(line, err=report.to_stdout)
+    return job, search

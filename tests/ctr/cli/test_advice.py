@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctr.cli.train.advice import advice
+from ctr.cli.train.outcome import advice
 from ctr.metrics.metrics import Metrics, MetricSummary
 from ctr.progress import progress
 from tests.command_line import Cli
