@@ -1,7 +1,4 @@
-"""What windows say of rows one after the other, and how these are taken in.
-
-Helpers take arrays one by one: where they are taken out of a tuple, Numba counts each as a new reference.
-"""
+"""What windows say of rows one after the other, and how these are taken in."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ from ctr.features.windows.ring_kernels import (
     NOWHERE,
     TOTALS,
     Layout,
-    Numbers,
     Records,
     sum_decayed,
     sum_narrow,
@@ -59,34 +55,30 @@ def look(
     `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
     the time alone. A key that has expired for the latest row is not known.
     """
-    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
-    edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
-    table, narrow, narrow_parts = records.table, records.narrow, records.narrow_parts
-    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
-    clock, masks, sums = records.clock, records.masks, records.sums
-    overall, share, begin = records.overall, records.share, 2 * numbers.head
+    numbers, spans, wide = layout.numbers, layout.spans, records.wide
+    clock, sums, share = records.now.clock, records.sums, records.share
     oldest = records.sizes[3] - numbers.expires - numbers.slack
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
-        time, entry = times[i], table[place_of(table, narrow, wide, keys[i])]
-        tick(numbers, spans, time, clock, masks)
-        if is_other_part(spans, clock, overall):
-            copy_row(wide, TOTALS, LOOKED)
-            move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
-            _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, -NOWHERE, sums)
-            keep_share(spans, clock, sums, overall, share)
+        time, entry = times[i], records.table[place_of(records, keys[i])]
+        tick(layout, time, records.now)
+        if is_other_part(spans, clock, records.overall):
+            copy_row(wide.heads, TOTALS, LOOKED)
+            move_back(layout, wide, LOOKED, clock)
+            _sum(layout, records, LOOKED, time, -NOWHERE)
+            keep_share(spans, clock, sums, records.overall, share)
         if is_narrow(entry):
-            copy_narrow(numbers, narrow, narrow_parts, row_of(entry), wide, parts, LOOKED)
+            copy_narrow(layout, records, row_of(entry), LOOKED)
         elif entry != 0:
-            copy_row(wide, row_of(entry), LOOKED)
-        if entry == 0 or wide[LOOKED, LAST] < oldest:
-            wide[LOOKED] = 0
-            wide[LOOKED, LAST] = NOWHERE
-        last = wide[LOOKED, LAST]
-        move_back(numbers, spans, wide, parts, before, LOOKED, begin, clock)
-        _sum(numbers, spans, decay, wide, parts, before, LOOKED, time, clock, masks, numbers.expires, sums)
-        write_features(numbers, spans, edges, lowest, threshold, sums, share, time, last, i, words, present)
+            copy_row(wide.heads, row_of(entry), LOOKED)
+        if entry == 0 or wide.heads[LOOKED, LAST] < oldest:
+            wide.heads[LOOKED] = 0
+            wide.heads[LOOKED, LAST] = NOWHERE
+        last = wide.heads[LOOKED, LAST]
+        move_back(layout, wide, LOOKED, clock)
+        _sum(layout, records, LOOKED, time, numbers.expires)
+        write_features(layout, sums, share, time, last, i, words, present)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
@@ -107,16 +99,13 @@ def pass_by(
     it is with one whose click is UNKNOWN. There must be room for `n` more keys in the table, in `narrow`
     and in `wide`. What it returns says nothing: see `fetch`.
     """
-    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
-    edges, lowest, threshold = layout.edges, layout.log_lowest, layout.log_threshold
-    sizes, table, clock, masks = records.sizes, records.table, records.clock, records.masks
-    narrow, bytes_, sums_before = records.narrow, records.narrow_parts, records.narrow_sums
-    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
-    mask_words, sums, overall, share = records.mask_words, records.sums, records.overall, records.share
-    begin, seen = 8 * numbers.head, np.uint64(0)
+    numbers, spans, sizes, table = layout.numbers, layout.spans, records.sizes, records.table
+    narrow, wide, clock = records.narrow, records.wide, records.now.clock
+    sums, overall, share = records.sums, records.overall, records.share
+    seen = np.uint64(0)
     for i in range(keys.size):
         if i % _AHEAD == 0:
-            seen |= fetch(keys, i, min(i + _AHEAD, keys.size), table, narrow, wide)
+            seen |= fetch(records, keys, i, min(i + _AHEAD, keys.size))
         time, key, clicked = times[i], keys[i], clicks[i] == 1
         if not timed[i] or clicks[i] == UNKNOWN:
             continue
@@ -124,30 +113,28 @@ def pass_by(
         sizes[3] = max(sizes[3], time)
         if late[i] or key == NO_KEY:
             continue
-        tick(numbers, spans, time, clock, masks)
+        tick(layout, time, records.now)
         if is_other_part(spans, clock, overall):
-            _sum(numbers, spans, decay, wide, parts, before, TOTALS, time, clock, masks, -NOWHERE, sums)
+            _sum(layout, records, TOTALS, time, -NOWHERE)
             keep_share(spans, clock, sums, overall, share)
-        place = place_of(table, narrow, wide, key)
+        place = place_of(records, key)
         if table[place] == 0:
-            table[place] = _new_record(sizes, narrow, key)
-        row, small = row_of(table[place]), is_narrow(table[place])
-        last = narrow[row, LAST] if small else wide[row, LAST]
-        if small:
-            _sum_bytes(numbers, spans, decay, narrow, bytes_, sums_before, row, time, clock, mask_words, sums)
+            table[place] = _new_record(sizes, narrow.heads, key)
+        row = row_of(table[place])
+        if is_narrow(table[place]):
+            last = narrow.heads[row, LAST]
+            move_on(layout, narrow, row, time, clock, numbers.expires)
+            sum_narrow(layout, narrow, row, records.now.mask_words, sums)
+            sum_decayed(layout, narrow, row, clock, sums)
         else:
-            _sum(numbers, spans, decay, wide, parts, before, row, time, clock, masks, numbers.expires, sums)
-        write_features(numbers, spans, edges, lowest, threshold, sums, share, time, last, i, words, present)
-        if small and is_full(numbers, spans, bytes_, row, clock, True, clicked):
-            row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
-        if small:
-            add_to(numbers, spans, decay, narrow, bytes_, sums_before, row, begin, clock, True, clicked)
-        else:
-            add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, True, clicked)
-        if time < wide[TOTALS, LAST]:
+            last = wide.heads[row, LAST]
+            _sum(layout, records, row, time, numbers.expires)
+        write_features(layout, sums, share, time, last, i, words, present)
+        _count(layout, records, place, True, clicked)
+        if time < wide.heads[TOTALS, LAST]:
             overall[:] = NOWHERE  # that row may be in these parts
-        move_on(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, time, clock, -NOWHERE)
-        add_to(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, clock, True, clicked)
+        move_on(layout, wide, TOTALS, time, clock, -NOWHERE)
+        add_to(layout, wide, TOTALS, clock, True, clicked)
     return seen
 
 
@@ -163,31 +150,24 @@ def add_clicks(
 
     A key that has expired for the latest row is not known. There must be room for `n` more keys in `wide`.
     """
-    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
-    sizes, table, clock = records.sizes, records.table, records.clock
-    narrow, bytes_, sums_before = records.narrow, records.narrow_parts, records.narrow_sums
-    wide, parts, before = records.wide, records.wide_parts, records.wide_sums
+    numbers, table, clock = layout.numbers, records.table, records.now.clock
+    narrow, wide = records.narrow, records.wide
     records.overall[:] = NOWHERE
-    begin, added = 8 * numbers.head, 0
-    oldest = sizes[3] - numbers.expires - numbers.slack
+    added = 0
+    oldest = records.sizes[3] - numbers.expires - numbers.slack
     for i in range(keys.size):
         if not timed[i] or keys[i] == NO_KEY:
             continue
-        time, place = times[i], place_of(table, narrow, wide, keys[i])
+        time, place = times[i], place_of(records, keys[i])
         if table[place] == 0:
             continue
-        row, small = row_of(table[place]), is_narrow(table[place])
-        last = narrow[row, LAST] if small else wide[row, LAST]
+        row = row_of(table[place])
+        last = narrow.heads[row, LAST] if is_narrow(table[place]) else wide.heads[row, LAST]
         if time > last or last < oldest:
             continue
-        tick(numbers, spans, time, clock, records.masks)
-        if small and is_full(numbers, spans, bytes_, row, clock, False, True):
-            row, small = widen(numbers, sizes, narrow, bytes_, row, wide, parts, table, place), False
-        if small:
-            add_to(numbers, spans, decay, narrow, bytes_, sums_before, row, begin, clock, False, True)
-        else:
-            add_to(numbers, spans, decay, wide, parts, before, row, begin // 4, clock, False, True)
-        add_to(numbers, spans, decay, wide, parts, before, TOTALS, begin // 4, clock, False, True)
+        tick(layout, time, records.now)
+        _count(layout, records, place, False, True)
+        add_to(layout, wide, TOTALS, clock, False, True)
         added += 1
     return added
 
@@ -204,43 +184,21 @@ def _new_record(sizes: NDArray[np.int64], narrow: NDArray[np.int64], key: np.uin
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def _sum_bytes(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    narrow: NDArray[np.int64],
-    parts: NDArray[np.uint8],
-    before: NDArray[np.float64],
-    row: np.int64 | int,
-    time: np.int64,
-    clock: NDArray[np.int64],
-    masks: NDArray[np.uint64],
-    sums: NDArray[np.float64],
-) -> None:
-    """As `_sum`, of a narrow record."""
-    begin = 8 * numbers.head
-    move_on(numbers, spans, decay, narrow, parts, before, row, begin, time, clock, numbers.expires)
-    sum_narrow(numbers, spans, narrow, row, masks, sums)
-    sum_decayed(numbers, spans, decay, narrow, parts, before, row, begin, clock, sums)
+def _count(layout: Layout, records: Records, place: np.uint64, is_row: bool, clicked: bool) -> None:
+    """Raises the counters of the key at `place` in the table, whose record becomes wide if it has to."""
+    row, clock = row_of(records.table[place]), records.now.clock
+    if not is_narrow(records.table[place]):
+        add_to(layout, records.wide, row, clock, is_row, clicked)
+    elif is_full(layout, records.narrow, row, clock, is_row, clicked):
+        add_to(layout, records.wide, widen(layout, records, row, place), clock, is_row, clicked)
+    else:
+        add_to(layout, records.narrow, row, clock, is_row, clicked)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def _sum(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    wide: NDArray[np.int64],
-    parts: NDArray[np.uint32],
-    before: NDArray[np.float64],
-    row: np.int64 | int,
-    time: np.int64,
-    clock: NDArray[np.int64],
-    masks: NDArray[np.uint8],
-    expires: np.int64,
-    sums: NDArray[np.float64],
-) -> None:
+def _sum(layout: Layout, records: Records, row: np.int64 | int, time: np.int64, expires: np.int64) -> None:
     """Makes a wide record end at `time`, or later, and writes its sums."""
-    begin = 2 * numbers.head
-    move_on(numbers, spans, decay, wide, parts, before, row, begin, time, clock, expires)
-    sum_wide(numbers, spans, parts, row, masks, sums)
-    sum_decayed(numbers, spans, decay, wide, parts, before, row, begin, clock, sums)
+    wide, now, sums = records.wide, records.now, records.sums
+    move_on(layout, wide, row, time, now.clock, expires)
+    sum_wide(layout, wide, row, now.masks, sums)
+    sum_decayed(layout, wide, row, now.clock, sums)

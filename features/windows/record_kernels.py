@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +19,9 @@ from ctr.features.windows.ring_kernels import (
     START,
     SUMS,
     UNTIL,
-    Numbers,
+    Layout,
+    Records,
+    Rows,
     left_after,
     quotient,
 )
@@ -93,10 +93,9 @@ def is_narrow(entry: np.uint64) -> bool:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def place_of(
-    table: NDArray[np.uint64], narrow: NDArray[np.int64], wide: NDArray[np.int64], key: np.uint64
-) -> np.uint64:
+def place_of(records: Records, key: np.uint64) -> np.uint64:
     """Where in the table the key is, or where it would be."""
+    table, narrow, wide = records.table, records.narrow.heads, records.wide.heads
     mask = np.uint64(table.size - 1)
     place = key & mask
     while table[place] != 0:
@@ -110,23 +109,13 @@ def place_of(
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def widen(
-    numbers: Numbers,
-    sizes: NDArray[np.int64],
-    narrow: NDArray[np.int64],
-    narrow_parts: NDArray[np.uint8],
-    row: np.int64,
-    wide: NDArray[np.int64],
-    wide_parts: NDArray[np.uint32],
-    table: NDArray[np.uint64],
-    place: np.uint64,
-) -> np.int64:
+def widen(layout: Layout, records: Records, row: np.int64, place: np.uint64) -> np.int64:
     """Makes the narrow record of the key at `place` a wide one; the row of that."""
-    new = sizes[2]
-    sizes[2] += 1
-    copy_narrow(numbers, narrow, narrow_parts, row, wide, wide_parts, new)
-    narrow[row, KEY] = 0
-    table[place] = entry_of(np.uint64(wide[new, KEY]), new, False)
+    new = records.sizes[2]
+    records.sizes[2] += 1
+    copy_narrow(layout, records, row, new)
+    records.narrow.heads[row, KEY] = 0
+    records.table[place] = entry_of(np.uint64(records.wide.heads[new, KEY]), new, False)
     return np.int64(new)
 
 
@@ -138,36 +127,23 @@ def copy_row(records: NDArray[np.int64], row: np.int64 | int, to: np.int64 | int
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def copy_narrow(
-    numbers: Numbers,
-    narrow: NDArray[np.int64],
-    narrow_parts: NDArray[np.uint8],
-    row: np.int64,
-    wide: NDArray[np.int64],
-    wide_parts: NDArray[np.uint32],
-    to: np.int64 | int,
-) -> None:
+def copy_narrow(layout: Layout, records: Records, row: np.int64, to: np.int64 | int) -> None:
     """Copies a narrow record into a row of `wide`."""
+    numbers, narrow, wide = layout.numbers, records.narrow, records.wide
     for k in range(numbers.head):
-        wide[to, k] = narrow[row, k]
+        wide.heads[to, k] = narrow.heads[row, k]
     planes = 2 if numbers.with_clicks else 1
     for k in range(planes * numbers.plane):
-        wide_parts[to, 2 * numbers.head + k] = narrow_parts[row, 8 * numbers.head + k]
+        wide.parts[to, wide.begin + k] = narrow.parts[row, narrow.begin + k]
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def fetch(
-    keys: NDArray[np.uint64],
-    first: int,
-    last: int,
-    table: NDArray[np.uint64],
-    narrow: NDArray[np.int64],
-    wide: NDArray[np.int64],
-) -> np.uint64:
+def fetch(records: Records, keys: NDArray[np.uint64], first: int, last: int) -> np.uint64:
     """Has the memory of these keys loaded all at once, and not one cache line after the other.
 
     What it returns says nothing; it is there so that the loads are.
     """
+    table, narrow, wide = records.table, records.narrow.heads, records.wide.heads
     mask = np.uint64(table.size - 1)
     seen = np.uint64(0)
     for i in range(first, last):
@@ -189,26 +165,19 @@ _MOST = np.uint8(255)
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def move_on(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    records: NDArray[np.int64],
-    parts: NDArray[Any],
-    before: NDArray[np.float64],
+    layout: Layout,
+    rows: Rows,
     row: np.int64 | int,
-    begin: np.int64,
     time: np.int64,
     clock: NDArray[np.int64],
     expires: np.int64,
 ) -> None:
-    """Makes the rings of one record end at the part of `time`, if that is later than the last.
-
-    `records`, `parts` (counters, from `begin` on) and `before` are the same memory.
-    """
-    last = records[row, LAST]
+    """Makes the rings of one record end at the part of `time`, if that is later than the last."""
+    numbers, spans, parts, begin = layout.numbers, layout.spans, rows.parts, rows.begin
+    last = rows.heads[row, LAST]
     if time <= last:
         return
-    records[row, LAST] = time
+    rows.heads[row, LAST] = time
     for span in range(spans.shape[0]):
         if last >= clock[span, SINCE]:
             continue
@@ -218,9 +187,9 @@ def move_on(
             newest = quotient(last, spans[span, LENGTH])
             steps = min(clock[span, NOW] - newest, ring)
             if spans[span, DECAYS] != 0:
-                _keep_decayed(numbers, decay, parts, before, row, first, ring, at, clock[span, NOW], newest)
+                _keep_decayed(layout, rows, row, first, ring, at, clock[span, NOW], newest)
         elif spans[span, DECAYS] != 0:
-            before[row, SUMS : SUMS + 2] = 0.0
+            rows.sums[row, SUMS : SUMS + 2] = 0.0
         if steps == ring:
             parts[row, first : first + ring] = 0
             if numbers.with_clicks:
@@ -235,10 +204,8 @@ def move_on(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _keep_decayed(
-    numbers: Numbers,
-    decay: NDArray[np.float64],
-    parts: NDArray[Any],
-    before: NDArray[np.float64],
+    layout: Layout,
+    rows: Rows,
     row: np.int64 | int,
     first: np.int64,
     ring: np.int64,
@@ -247,6 +214,7 @@ def _keep_decayed(
     newest: np.int64,
 ) -> None:
     """Adds to the sums the parts that leave a ring from `newest` to `now`, which has this slot in it."""
+    numbers, decay, parts, before = layout.numbers, layout.decay, rows.parts, rows.sums
     weight = left_after(decay, now - newest)
     before[row, SUMS] *= weight
     before[row, SUMS + 1] *= weight
@@ -259,20 +227,12 @@ def _keep_decayed(
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def move_back(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    records: NDArray[np.int64],
-    parts: NDArray[Any],
-    before: NDArray[np.float64],
-    row: np.int64 | int,
-    begin: np.int64,
-    clock: NDArray[np.int64],
-) -> None:
+def move_back(layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64]) -> None:
     """Drops what a record knows of parts after that of `clock`, so that an earlier row does not see it."""
+    numbers, spans, parts, begin = layout.numbers, layout.spans, rows.parts, rows.begin
     for span in range(spans.shape[0]):
         ring, first = spans[span, RING], begin + spans[span, START]
-        newest, now = quotient(records[row, LAST], spans[span, LENGTH]), clock[span, NOW]
+        newest, now = quotient(rows.heads[row, LAST], spans[span, LENGTH]), clock[span, NOW]
         for step in range(1, min(newest - now, ring) + 1):
             at = (clock[span, SLOT] + step) % ring
             parts[row, first + at] = 0
@@ -280,23 +240,18 @@ def move_back(
                 parts[row, first + numbers.plane + at] = 0
         final = min(now, clock[span, KNOWN]) if numbers.with_clicks else now
         if spans[span, DECAYS] != 0 and newest - ring > final:
-            before[row, SUMS : SUMS + 2] = 0.0
+            rows.sums[row, SUMS : SUMS + 2] = 0.0
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def is_full(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    parts: NDArray[np.uint8],
-    row: np.int64,
-    clock: NDArray[np.int64],
-    is_row: bool,
-    clicked: bool,
+    layout: Layout, narrow: Rows, row: np.int64, clock: NDArray[np.int64], is_row: bool, clicked: bool
 ) -> bool:
     """Whether a counter of a narrow record cannot be raised."""
+    numbers, spans, parts = layout.numbers, layout.spans, narrow.parts
     full = False
     for span in range(spans.shape[0]):
-        k = 8 * numbers.head + spans[span, START] + clock[span, SLOT]
+        k = narrow.begin + spans[span, START] + clock[span, SLOT]
         full |= is_row and parts[row, k] == _MOST
         full |= clicked and numbers.with_clicks and parts[row, k + numbers.plane] == _MOST
     return full
@@ -304,29 +259,20 @@ def is_full(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def add_to(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    records: NDArray[np.int64],
-    parts: NDArray[Any],
-    before: NDArray[np.float64],
-    row: np.int64 | int,
-    begin: np.int64,
-    clock: NDArray[np.int64],
-    is_row: bool,
-    clicked: bool,
+    layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64], is_row: bool, clicked: bool
 ) -> None:
     """Raises the counters of the time of `clock`, where its part is still kept; else what has decayed."""
+    numbers, spans, parts, before = layout.numbers, layout.spans, rows.parts, rows.sums
     for span in range(spans.shape[0]):
-        k = begin + spans[span, START] + clock[span, SLOT]
+        k = rows.begin + spans[span, START] + clock[span, SLOT]
         oldest = clock[span, NOW]
-        if records[row, LAST] >= clock[span, UNTIL]:
-            oldest = quotient(records[row, LAST], spans[span, LENGTH]) - spans[span, RING] + 1
+        if rows.heads[row, LAST] >= clock[span, UNTIL]:
+            oldest = quotient(rows.heads[row, LAST], spans[span, LENGTH]) - spans[span, RING] + 1
         if clock[span, NOW] >= oldest:
             parts[row, k] += np.uint8(is_row)
             if numbers.with_clicks:
                 parts[row, k + numbers.plane] += np.uint8(clicked)
         elif spans[span, DECAYS] != 0:
-            weight = left_after(decay, oldest - 1 - clock[span, NOW])
+            weight = left_after(layout.decay, oldest - 1 - clock[span, NOW])
             before[row, SUMS] += weight * np.float64(is_row)
             before[row, SUMS + 1] += weight * np.float64(clicked)

@@ -67,6 +67,30 @@ class Layout(NamedTuple):
     """float64: what is left after so many parts of a half-life; nothing after more."""
 
 
+class Rows(NamedTuple):
+    """Records, one in each row: the same memory as three types."""
+
+    heads: NDArray[np.int64]
+    """int64[n, columns]: key, last, sums, counters; in `narrow`, rows whose key is 0 are not in use."""
+    parts: NDArray[Any]
+    """Its counters: uint8 or uint32."""
+    sums: NDArray[np.float64]
+    begin: np.int64
+    """The first column of `parts` that is a counter."""
+
+
+class Now(NamedTuple):
+    """What `tick` says of a time."""
+
+    clock: NDArray[np.int64]
+    """int64[s, 7]."""
+    masks: NDArray[np.uint8]
+    """uint8[s, 2, counters of rows]: 255 for the parts that count at this time, and for those of them whose
+    clicks are known."""
+    mask_words: NDArray[np.uint64]
+    """The same memory."""
+
+
 class Records(NamedTuple):
     """What is known of the keys: a hash table with open addressing, and the records."""
 
@@ -75,22 +99,9 @@ class Records(NamedTuple):
     table: NDArray[np.uint64]
     """uint64[a power of two]: the high half of a key and, in the low one, the row of its record: twice its
     number, and one more in `narrow`. 0: free."""
-    narrow: NDArray[np.int64]
-    """int64[n, columns]: key, last, sums, counters; rows whose key is 0 are not in use."""
-    narrow_parts: NDArray[np.uint8]
-    """The same memory, as the counters are read."""
-    narrow_sums: NDArray[np.float64]
-    """Again, as the sums are."""
-    wide: NDArray[np.int64]
-    wide_parts: NDArray[np.uint32]
-    wide_sums: NDArray[np.float64]
-    clock: NDArray[np.int64]
-    """int64[s, 7]: see `tick`."""
-    masks: NDArray[np.uint8]
-    """uint8[s, 2, counters of rows]: 255 for the parts that count at this time, and for those of them whose
-    clicks are known."""
-    mask_words: NDArray[np.uint64]
-    """The same memory."""
+    narrow: Rows
+    wide: Rows
+    now: Now
     sums: NDArray[np.float64]
     """float64[s, 3], of the record that is looked at."""
     overall: NDArray[np.int64]
@@ -108,30 +119,25 @@ def quotient(value: np.int64, by: np.int64) -> np.int64:
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
-def tick(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    time: np.int64,
-    clock: NDArray[np.int64],
-    masks: NDArray[np.uint8],
-) -> None:
+def tick(layout: Layout, time: np.int64, now: Now) -> None:
     """Makes clock and masks those of this time; mostly those of the row before are right."""
+    numbers, spans, clock, masks = layout.numbers, layout.spans, now.clock, now.masks
     for span in range(spans.shape[0]):
         length, ring = spans[span, LENGTH], spans[span, RING]
         is_now = clock[span, SINCE] <= time < clock[span, UNTIL]
         if is_now and clock[span, KNOWN_SINCE] <= time < clock[span, KNOWN_UNTIL]:
             continue
-        now, known = quotient(time, length), quotient(time - numbers.delay, length)
-        slot = now - ring * quotient(now, ring)
-        clock[span, NOW], clock[span, SLOT] = now, slot
-        clock[span, SINCE], clock[span, UNTIL] = now * length, now * length + length
+        part, known = quotient(time, length), quotient(time - numbers.delay, length)
+        slot = part - ring * quotient(part, ring)
+        clock[span, NOW], clock[span, SLOT] = part, slot
+        clock[span, SINCE], clock[span, UNTIL] = part * length, part * length + length
         clock[span, KNOWN] = known - 1
         clock[span, KNOWN_SINCE] = known * length + numbers.delay
         clock[span, KNOWN_UNTIL] = clock[span, KNOWN_SINCE] + length
         if spans[span, DECAYS] == 0:
             masks[span] = 0
-            for which, last in ((0, now), (1, known - 1)):
-                at = slot - (now - last)
+            for which, last in ((0, part), (1, known - 1)):
+                at = slot - (part - last)
                 for _ in range(numbers.parts):
                     at += ring if at < 0 else _I0
                     masks[span, which, spans[span, START] + at] = 255
@@ -140,14 +146,10 @@ def tick(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def sum_narrow(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    narrow: NDArray[np.int64],
-    row: np.int64 | int,
-    masks: NDArray[np.uint64],
-    sums: NDArray[np.float64],
+    layout: Layout, narrow: Rows, row: np.int64 | int, masks: NDArray[np.uint64], sums: NDArray[np.float64]
 ) -> None:
     """Writes the sums of a record of bytes, which ends at the part of the masks or later; eight at once."""
+    numbers, spans, words = layout.numbers, layout.spans, narrow.heads
     clicks = numbers.plane >> 3
     for span in range(spans.shape[0]):
         if spans[span, DECAYS] != 0:
@@ -155,11 +157,11 @@ def sum_narrow(
         rows, known, clicked = np.uint64(0), np.uint64(0), np.uint64(0)
         first, last = spans[span, START] >> 3, (spans[span, START] + spans[span, RING] - 1) >> 3
         for k in range(first, last + 1):
-            word = np.uint64(narrow[row, numbers.head + k])
+            word = np.uint64(words[row, numbers.head + k])
             rows += _in_pairs(word & masks[span, 0, k])
             if numbers.with_clicks:
                 known += _in_pairs(word & masks[span, 1, k])
-                clicked += _in_pairs(np.uint64(narrow[row, numbers.head + clicks + k]) & masks[span, 1, k])
+                clicked += _in_pairs(np.uint64(words[row, numbers.head + clicks + k]) & masks[span, 1, k])
         sums[span, ROWS] = np.float64(np.int64((rows * _ONES) >> np.uint64(48)))
         sums[span, KNOWN_ROWS] = np.float64(np.int64((known * _ONES) >> np.uint64(48)))
         sums[span, KNOWN_CLICKS] = np.float64(np.int64((clicked * _ONES) >> np.uint64(48)))
@@ -173,15 +175,10 @@ def _in_pairs(word: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def sum_wide(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    parts: NDArray[np.uint32],
-    row: np.int64 | int,
-    masks: NDArray[np.uint8],
-    sums: NDArray[np.float64],
+    layout: Layout, wide: Rows, row: np.int64 | int, masks: NDArray[np.uint8], sums: NDArray[np.float64]
 ) -> None:
     """As `sum_narrow`, of a wide record."""
-    begin = 2 * numbers.head
+    numbers, spans, parts, begin = layout.numbers, layout.spans, wide.parts, wide.begin
     clicks = begin + numbers.plane
     for span in range(spans.shape[0]):
         if spans[span, DECAYS] != 0:
@@ -209,40 +206,30 @@ def _masked(counters: NDArray[np.uint32], mask: NDArray[np.uint8]) -> np.int64:
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def sum_decayed(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    decay: NDArray[np.float64],
-    records: NDArray[np.int64],
-    parts: NDArray[Any],
-    before: NDArray[np.float64],
-    row: np.int64 | int,
-    begin: np.int64,
-    clock: NDArray[np.int64],
-    sums: NDArray[np.float64],
+    layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
-    """Writes the sums of half-lives, of one record that ends at the part of its last row or a later one.
-
-    `records`, `parts` (counters, from `begin` on) and `before` are the same memory.
-    """
+    """Writes the sums of half-lives, of one record that ends at the part of its last row or a later one."""
+    numbers, spans, decay = layout.numbers, layout.spans, layout.decay
+    parts, before, begin = rows.parts, rows.sums, rows.begin
     for span in range(spans.shape[0]):
         if spans[span, DECAYS] == 0:
             continue
         ring, first = spans[span, RING], begin + spans[span, START]
         now, known = clock[span, NOW], clock[span, KNOWN]
-        newest = quotient(records[row, LAST], spans[span, LENGTH])
+        newest = quotient(rows.heads[row, LAST], spans[span, LENGTH])
         weight = left_after(decay, now - (newest - ring))
-        rows, known_rows, clicked = weight * before[row, SUMS], 0.0, 0.0
+        counted, known_rows, clicked = weight * before[row, SUMS], 0.0, 0.0
         if numbers.with_clicks:
-            known_rows, clicked = rows, weight * before[row, SUMS + 1]
+            known_rows, clicked = counted, weight * before[row, SUMS + 1]
         for part in range(newest - ring + 1, now + 1):
             at = clock[span, SLOT] - (now - part)
             at += ring if at < 0 else _I0
             weight = left_after(decay, now - part)
-            rows += weight * np.float64(parts[row, first + at])
+            counted += weight * np.float64(parts[row, first + at])
             if numbers.with_clicks and part <= known:
                 known_rows += weight * np.float64(parts[row, first + at])
                 clicked += weight * np.float64(parts[row, first + numbers.plane + at])
-        sums[span, ROWS], sums[span, KNOWN_ROWS], sums[span, KNOWN_CLICKS] = rows, known_rows, clicked
+        sums[span, ROWS], sums[span, KNOWN_ROWS], sums[span, KNOWN_CLICKS] = counted, known_rows, clicked
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)

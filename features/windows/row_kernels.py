@@ -17,7 +17,7 @@ from ctr.features.windows.ring_kernels import (
     KNOWN_ROWS,
     RATE,
     ROWS,
-    Numbers,
+    Layout,
 )
 from ctr.numba_cache import njit
 
@@ -97,11 +97,7 @@ def keep_share(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def write_features(
-    numbers: Numbers,
-    spans: NDArray[np.int64],
-    edges: NDArray[np.float64],
-    lowest: NDArray[np.uint16],
-    threshold: NDArray[np.uint32],
+    layout: Layout,
     sums: NDArray[np.float64],
     share: NDArray[np.float64],
     time: np.int64,
@@ -111,6 +107,7 @@ def write_features(
     present: NDArray[np.bool_],
 ) -> None:
     """Writes column `i`, of a row whose key has these sums, and had its last row at `last`."""
+    numbers, spans, edges = layout.numbers, layout.spans, layout.edges
     f = numbers.since_last
     if f >= 0:
         words[f, i] = np.uint64(log_bucket(max(time - last, np.int64(0)) / 1e6))
@@ -122,7 +119,7 @@ def write_features(
                     words[f, i] = np.uint64(log_bucket(_FINER * sums[span, which]))
                 else:
                     words[f, i] = log_bucket_of_whole(
-                        np.uint64(np.int64(sums[span, which])), lowest, threshold
+                        np.uint64(np.int64(sums[span, which])), layout.log_lowest, layout.log_threshold
                     )
                 present[f, i] = True
         f = spans[span, RATE]

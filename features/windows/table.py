@@ -26,8 +26,10 @@ from ctr.features.windows.ring_kernels import (
     SUMS,
     TOTALS,
     Layout,
+    Now,
     Numbers,
     Records,
+    Rows,
 )
 
 _BEGINNING = -(1 << 61)
@@ -67,13 +69,13 @@ class WindowTable:
     @property
     def records(self) -> Records:
         """For kernels that add nothing: see `ready`."""
-        narrow, wide, (clock, masks) = self._narrow, self._wide, self._of_time
+        head, (clock, masks) = self._head, self._of_time
         return Records(
             self._sizes,
             self._table,
-            *(narrow, narrow.view(np.uint8), narrow.view(np.float64)),
-            *(wide, wide.view(np.uint32), wide.view(np.float64)),
-            *(clock, masks, masks.view(np.uint64)),
+            _rows(self._narrow, np.uint8, 8 * head),
+            _rows(self._wide, np.uint32, 2 * head),
+            Now(clock, masks, masks.view(np.uint64)),
             self._sums,
             *self._of_all,
         )
@@ -252,6 +254,10 @@ def _decay() -> NDArray[np.float64]:
         root = math.sqrt(root)
         decay[np.arange(decay.size) & bit != 0] *= root
     return decay * 0.5 ** (np.arange(decay.size) // PARTS)
+
+
+def _rows(records: NDArray[np.int64], counter: type[np.unsignedinteger[Any]], begin: int) -> Rows:
+    return Rows(records, records.view(counter), records.view(np.float64), np.int64(begin))
 
 
 def _kinds(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
