@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ctr.errors import DataError
 from ctr.packages import require_packages
-from ctr.tracking.runs import flat
+from ctr.tracking.runs import RunFolder, flat
 
 
 class Tracker(Protocol):
@@ -28,17 +28,7 @@ def open_trackers(targets: Sequence[str]) -> list[Tracker]:
 
     Raises DataError, before any work is done, for one that will not be able to keep anything.
     """
-    opened: list[Tracker] = []
-    for target in targets:
-        if target == "mlflow":
-            from ctr.tracking.trackers import MlflowTracker
-
-            opened.append(MlflowTracker())
-        else:
-            from ctr.tracking.runs import RunFolder
-
-            opened.append(RunFolder(Path(target)))
-    return opened
+    return [MlflowTracker() if target == "mlflow" else RunFolder(Path(target)) for target in targets]
 
 
 _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")

@@ -16,7 +16,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.block import Block, Piece, Reader, require_wanted
 from ctr.features.columns import Column
 from ctr.features.readers.condition_kernels import compare_texts
-from ctr.features.readers.wrapped import ReaderAround
+from ctr.features.readers.wrapped import ChangedPiece, ReaderAround
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
 from ctr.features.text import Cells, RowStatus, expected_time
 
@@ -182,35 +182,21 @@ class RowChoice:
         """See `Condition.with_times`."""
         return replace(self, condition=self.condition.with_times(spec))
 
-    def applied(self, block: Block, columns: Sequence[str]) -> None:
-        """Marks the rows of a block that are not chosen. Rows that cannot be read meet nothing."""
+    def applied(self, block: Block, columns: Sequence[str], wanted: int) -> Block:
+        """The block with its first `wanted` columns, where rows that are not chosen are marked.
+
+        Rows that cannot be read meet nothing.
+        """
         compared = {
             name: Column.of(block.cells, block.status, columns.index(name), slice(None))
             for name in self.condition.columns
         }
         block.status[self.condition.holds(compared) != self.meets] = RowStatus.ELSEWHERE
-
-
-@dataclass(frozen=True, slots=True)
-class _ChosenPiece:
-    piece: Piece
-    columns: Sequence[str]
-    wanted: int
-    choice: RowChoice
-
-    @property
-    def rows(self) -> int:
-        return self.piece.rows
-
-    def blocks(self) -> Iterator[Block]:
-        for block in self.piece.blocks():
-            self.choice.applied(block, self.columns)
-            if self.wanted == len(self.columns):
-                yield block
-                continue
-            cells, kept = block.cells, slice(0, self.wanted)
-            starts, ends = (np.ascontiguousarray(a[:, kept]) for a in (cells.starts, cells.ends))
-            yield replace(block, cells=Cells(cells.buffer, starts, ends))
+        if wanted == len(columns):
+            return block
+        cells = block.cells
+        starts, ends = (np.ascontiguousarray(each[:, :wanted]) for each in (cells.starts, cells.ends))
+        return replace(block, cells=Cells(cells.buffer, starts, ends))
 
 
 class ChosenReader(ReaderAround):
@@ -229,4 +215,4 @@ class ChosenReader(ReaderAround):
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
         needed = list(dict.fromkeys([*columns, *self._choice.condition.columns]))
         for piece in self._reader.pieces(needed):
-            yield _ChosenPiece(piece, needed, len(columns), self._choice)
+            yield ChangedPiece(piece, lambda block: self._choice.applied(block, needed, len(columns)))

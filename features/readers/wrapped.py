@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,38 +38,18 @@ class ReaderAround:
 
 
 @dataclass(frozen=True, slots=True)
-class _PartitionedPiece:
-    """The rows of a piece, with the columns of the folders."""
+class ChangedPiece:
+    """The rows of a piece, with other cells or another status."""
 
     piece: Piece
-    places: Sequence[int]
-    """By column, its place in the file, or -1."""
-    texts: Sequence[bytes]
-    """By column, its value if it is not in the file."""
-    constants: bytes
-    """The values of all folders: readers keep them at the end of their buffers."""
+    change: Callable[[Block], Block]
 
     @property
     def rows(self) -> int:
         return self.piece.rows
 
     def blocks(self) -> Iterator[Block]:
-        for block in self.piece.blocks():
-            yield replace(block, cells=self._widened(block.cells))
-
-    def _widened(self, cells: Cells) -> Cells:
-        buffer = cells.buffer
-        begin = buffer.size - len(self.constants)
-        if begin < 0 or buffer[begin:].tobytes() != self.constants:  # not this reader
-            begin = buffer.size
-            buffer = np.concatenate([buffer, np.frombuffer(self.constants, np.uint8)])
-        shape = (len(cells), len(self.places))
-        starts, ends = np.empty(shape, np.int32), np.empty(shape, np.int32)
-        for j, (place, text) in enumerate(zip(self.places, self.texts, strict=True)):
-            start = begin + self.constants.index(text)
-            starts[:, j] = start if place < 0 else cells.starts[:, place]
-            ends[:, j] = start + len(text) if place < 0 else cells.ends[:, place]
-        return Cells(buffer, starts, ends)
+        return map(self.change, self.piece.blocks())
 
 
 class PartitionedReader(ReaderAround):
@@ -93,11 +73,25 @@ class PartitionedReader(ReaderAround):
             yield from self._reader.pieces(columns)
             return
         of_file = [name for name in columns if name not in self._own]
-        places = [-1 if name in self._own else of_file.index(name) for name in columns]
-        texts = [self._values[name] if name in self._own else b"" for name in columns]
-        constants = b"".join(self._values.values())
         for piece in self._reader.pieces(of_file):
-            yield _PartitionedPiece(piece, places, texts, constants)
+            yield ChangedPiece(piece, lambda block: self._widened(block, columns, of_file))
+
+    def _widened(self, block: Block, columns: Sequence[str], of_file: Sequence[str]) -> Block:
+        cells, buffer = block.cells, block.cells.buffer
+        constants = b"".join(self._values.values())  # which readers keep at the end of their buffers
+        begin = buffer.size - len(constants)
+        if begin < 0 or buffer[begin:].tobytes() != constants:  # not this reader
+            begin = buffer.size
+            buffer = np.concatenate([buffer, np.frombuffer(constants, np.uint8)])
+        starts, ends = np.empty((2, len(cells), len(columns)), np.int32)
+        for j, name in enumerate(columns):
+            if name in self._own:
+                starts[:, j] = begin + constants.index(self._values[name])
+                ends[:, j] = starts[:, j] + len(self._values[name])
+            else:
+                place = of_file.index(name)
+                starts[:, j], ends[:, j] = cells.starts[:, place], cells.ends[:, place]
+        return replace(block, cells=Cells(buffer, starts, ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +130,13 @@ class SomeRowsPiece:
             if chosen.all():
                 yield block
             elif chosen.any():
-                yield _part_of(block, np.flatnonzero(chosen))
-
-
-def _part_of(block: Block, rows: NDArray[np.int64]) -> Block:
-    cells = block.cells.kept()
-    return Block(
-        Cells(cells.buffer, cells.starts[rows], cells.ends[rows]),
-        block.status[rows],
-        block.column[rows],
-        _SomeRows(block.origin, rows),
-    )
+                rows, cells = np.flatnonzero(chosen), block.cells.kept()
+                yield Block(
+                    Cells(cells.buffer, cells.starts[rows], cells.ends[rows]),
+                    block.status[rows],
+                    block.column[rows],
+                    _SomeRows(block.origin, rows),
+                )
 
 
 class SomeRowsReader(ReaderAround):

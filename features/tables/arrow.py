@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile, partition_columns
+from ctr.features.inputs import InputFile
 from ctr.features.spec import FeatureSpec
-from ctr.features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
+from ctr.features.tables.arrow_rows import ArrowPiece, TypedReader, parts_of
 from ctr.features.text import ARROW_FILE
 
 _OF_DATASET = {"indptr", "slots", "indices"}
@@ -17,13 +17,11 @@ _HEAD_BYTES = 8  # of a file, with its padding; behind them it is a stream
 _TAIL_BYTES = 1 << 16
 
 
-class ArrowReader:
+class ArrowReader(TypedReader):
     """Reads an Arrow file from front to back, one record batch at a time, as it does with a stream."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
         self._path = path
-        self._spec = spec
-        self._rows_read = 0
         self._ended = False
         self._raw = path.open()
         try:
@@ -31,21 +29,15 @@ class ArrowReader:
             if self._is_file:
                 self._raw.read(_HEAD_BYTES)
             self._stream = pa.ipc.open_stream(pa.PythonFile(self._raw, mode="r"))
-            self._schema: pa.Schema = self._stream.schema
+            super().__init__(path, self._stream.schema, spec)
         except (pa.ArrowException, OSError, EOFError) as error:
             self.close()
             raise self._unreadable(error) from None
-        self.columns: Sequence[str] = self._schema.names
         if set(self.columns) >= _OF_DATASET:
             self.close()
             raise DataError(
                 f"{path}: this is a part of a hashed data set; give its folder with the manifest."
             )
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The types of the columns."""
-        return self._schema
 
     def close(self) -> None:
         self._raw.close()
@@ -56,21 +48,15 @@ class ArrowReader:
             return 1.0
         return min(self._raw.tell() / self._path.size, 1.0) if self._path.size else 0.0
 
-    def require(self, columns: Sequence[str]) -> None:
-        require_typed(self._path, self._schema, columns, self._spec)
-
     def count_rows(self) -> int:
         return sum(batch.num_rows for batch in self._batches())
 
-    def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        self.require(columns)
-        constants = b"".join(partition_columns(self._path).values())
+    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
         for batch in self._batches():
             for part in parts_of(batch.select(list(columns))):
-                yield ArrowPiece(self._path, part, self._rows_read, columns, constants)
-                self._rows_read += part.num_rows
+                yield self._piece(part, columns)
         if self._rows_read == 0:
-            raise DataError(f"{self._path}: there are no rows; leave the file out.")
+            raise self._empty()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """All batches with rows; a file must have its end."""

@@ -1,4 +1,4 @@
-"""`ArrowPiece`: rows of an Arrow record batch, from a file or from memory, as text cells."""
+"""`TypedReader`: what readers of typed columns share; `ArrowPiece`: rows of a record batch as text cells."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.block import Block, UnfitColumnError, require_columns, rows_per_block
+from ctr.features.inputs import InputFile, partition_columns
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, CodedCells, CodedColumns, Texts
 
@@ -133,20 +134,51 @@ class ArrowPiece:
         return Texts(data, starts.astype(np.int32), ends.astype(np.int32))
 
 
-def require_typed(path: object, schema: pa.Schema, columns: Sequence[str], spec: FeatureSpec) -> None:
-    """Raises DataError unless each column is there, once, and is no list where its field takes one value."""
-    from ctr.features.tables.column_text import is_list
+class TypedReader:
+    """Reads rows whose columns have types. A subclass gives their pieces."""
 
-    require_columns(path, schema.names, columns)
-    for name in columns:
-        kind = schema.field(name).type
-        if is_list(kind) and name not in spec.list_columns:
-            raise UnfitColumnError(
-                f"{path}: column {name!r} holds lists ({kind}), but its field takes one value; give the field"
-                f" a type of several values in the spec, such as type: list, or write one value a row.",
-                name,
-                lists=True,
-            )
+    def __init__(self, where: object, schema: pa.Schema, spec: FeatureSpec) -> None:
+        """`where`: see `ArrowRows`; `spec` tells which columns may hold lists."""
+        self._where, self._spec = where, spec
+        self.schema = schema
+        """The types of the columns."""
+        self.columns: Sequence[str] = schema.names
+        self._constants = b""
+        if isinstance(where, InputFile):
+            self._constants = b"".join(partition_columns(where).values())
+        self._rows_read = 0
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raises DataError unless each is there, once, and is no list where its field takes one value."""
+        from ctr.features.tables.column_text import is_list
+
+        require_columns(self._where, self.columns, columns)
+        for name in columns:
+            kind = self.schema.field(name).type
+            if is_list(kind) and name not in self._spec.list_columns:
+                raise UnfitColumnError(
+                    f"{self._where}: column {name!r} holds lists ({kind}), but its field takes one value;"
+                    " give the field a type of several values in the spec, such as type: list, or write one"
+                    " value a row.",
+                    name,
+                    lists=True,
+                )
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
+        """See `Reader`."""
+        TypedReader.require(self, columns)
+        for piece in self._pieces(columns):
+            yield piece
+            self._rows_read += piece.rows
+
+    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
+        raise NotImplementedError
+
+    def _piece(self, batch: pa.RecordBatch | None, columns: Sequence[str]) -> ArrowPiece:
+        return ArrowPiece(self._where, batch, self._rows_read, columns, self._constants)
+
+    def _empty(self) -> DataError:
+        return DataError(f"{self._where}: there are no rows; leave the file out.")
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

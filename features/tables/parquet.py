@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile, partition_columns, suffixes
+from ctr.features.inputs import InputFile, suffixes
 from ctr.features.spec import FeatureSpec
-from ctr.features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, parts_of, require_typed
+from ctr.features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, TypedReader, parts_of
 from ctr.features.tables.column_pages import ColumnPages, are_readable, is_text
 from ctr.features.text import PARQUET, Texts
 
@@ -25,15 +25,13 @@ _MOST_PLAIN = 1 << 29  # bytes of a piece's texts that are in no dictionary, to 
 _MOST_WIDTH = 8192  # bytes per row: so many rows are to have far less than 2 GiB
 
 
-class ParquetReader:
+class ParquetReader(TypedReader):
     """Reads the needed columns of a Parquet file."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
         from pyarrow import parquet  # here, as text has no use for it and its network file systems
 
         self._path = path
-        self._spec = spec
-        self._rows_read = 0
         try:
             # Far away, a row group comes in few large requests, each as large as memory is taken anyway.
             self._file = parquet.ParquetFile(
@@ -42,12 +40,7 @@ class ParquetReader:
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
         self._rows: int = self._file.metadata.num_rows
-        self.columns: Sequence[str] = self._file.schema_arrow.names
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The types of the columns."""
-        return self._file.schema_arrow
+        super().__init__(path, self._file.schema_arrow, spec)
 
     def close(self) -> None:
         self._file.close()
@@ -56,21 +49,14 @@ class ParquetReader:
     def fraction(self) -> float:
         return self._rows_read / self._rows if self._rows else 1.0
 
-    def require(self, columns: Sequence[str]) -> None:
-        require_typed(self._path, self._file.schema_arrow, columns, self._spec)
-
     def count_rows(self) -> int:
         return self._rows
 
     def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        self.require(columns)
         if self._rows == 0:
-            raise DataError(f"{self._path}: there are no rows; leave the file out.")
-        constants = b"".join(partition_columns(self._path).values())
+            raise self._empty()
         try:
-            for piece in self._pieces(columns):
-                yield replace(piece, constants=constants)
-                self._rows_read += piece.rows
+            yield from super().pieces(columns)
             self._path.require_unchanged()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise self._unreadable(error) from None
@@ -81,8 +67,8 @@ class ParquetReader:
         if not names:
             # Arrow would fetch all row groups of a remote file at once.
             for some in [[group] for group in groups] if self._path.is_remote else [list(groups)]:
-                for part in self._parts(some, columns, BATCH_ROWS):
-                    yield ArrowPiece(self._path, part, self._rows_read, columns)
+                for part in self._parts(some, columns):
+                    yield self._piece(part, columns)
             return
         with closing(self._path.open()) as file:
             for group in groups:
@@ -95,36 +81,32 @@ class ParquetReader:
         metadata, schema = self._file.metadata.row_group(group), self._file.schema
         pages = {name: ColumnPages(file, metadata.column(i), schema.column(i)) for name, i in names.items()}
         others = [name for name in columns if name not in pages]
-        parts = self._parts([group], others, BATCH_ROWS) if others else repeat(None)
-        left = metadata.num_rows
-        while left:
+        parts = self._parts([group], others) if others else repeat(None)
+        unread = metadata.num_rows
+        while unread:
             part = next(parts)
-            most = _PAGE_ROWS if self._rows_read else min(_FIRST_ROWS, _PAGE_ROWS)
-            codes = np.empty((len(pages), min(most, left) if part is None else part.num_rows), np.int32)
-            left -= codes.shape[1]
+            most = _PAGE_ROWS if self._rows_read else _FIRST_ROWS
+            codes = np.empty((len(pages), min(most, unread) if part is None else part.num_rows), np.int32)
+            unread -= codes.shape[1]
             texts: dict[str, Texts] = {}
             dictionaries: dict[str, Texts] = {}
-            room = _MOST_PLAIN
+            spare_bytes = _MOST_PLAIN
             for name, column in pages.items():
                 row = codes[len(dictionaries)]
-                found = column.read(row)
-                if found is None and name in self._spec.by_value:
+                plain = column.read(row)
+                if name not in self._spec.by_value or (plain and plain.buffer.size >= spare_bytes):
+                    texts[name] = plain or column.taken(row)
+                elif plain is None:
                     dictionaries[name] = column.dictionary
-                elif found is not None and name in self._spec.by_value and found.buffer.size < room:
-                    # As if all were different: to hash them where they stand takes half the time.
-                    dictionaries[name], row[:] = found, np.arange(row.size, dtype=np.int32)
-                    room -= found.buffer.size
                 else:
-                    texts[name] = column.taken(row) if found is None else found
-            yield ArrowPiece(
-                self._path,
-                part,
-                self._rows_read,
-                columns,
-                b"",
-                texts,
-                dictionaries,
-                codes[: len(dictionaries)],
+                    # As if all were different: to hash them where they stand takes half the time.
+                    dictionaries[name], row[:] = plain, np.arange(row.size, dtype=np.int32)
+                    spare_bytes -= plain.buffer.size
+            yield replace(
+                self._piece(part, columns),
+                texts=texts,
+                dictionaries=dictionaries,
+                codes=codes[: len(dictionaries)],
             )
 
     def _paged(self, columns: Sequence[str]) -> dict[str, int]:
@@ -141,8 +123,8 @@ class ParquetReader:
                 found[name] = i
         return found
 
-    def _parts(self, groups: list[int], columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        for batch in self._file.iter_batches(rows, row_groups=groups, columns=list(columns)):
+    def _parts(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(columns)):
             yield from parts_of(batch)
 
     def _unreadable(self, error: Exception) -> DataError:

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.features.spec import FeatureSpec
-from ctr.features.tables.arrow_rows import ArrowPiece, parts_of, require_typed
+from ctr.features.tables.arrow_rows import ArrowPiece, TypedReader, parts_of
 
 
-class TableReader:
+class TableReader(TypedReader):
     """Reads an Arrow table, or any object that gives itself as one: frames of pandas and polars do.
 
     What such an object has to have is the method `__arrow_c_stream__` of the Arrow PyCapsule interface.
@@ -34,9 +34,7 @@ class TableReader:
                 f"the table: {_kind(table)} cannot be read as an Arrow table"
                 f" ({str(error).splitlines()[0]}); give a table whose columns have one type each."
             ) from None
-        self._spec = spec
-        self.columns: Sequence[str] = self._table.column_names
-        self._rows_read = 0
+        super().__init__("the table", self._table.schema, spec)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -50,19 +48,17 @@ class TableReader:
             check_categories,  # pyarrow.compute: 70 ms of every start
         )
 
-        require_typed("the table", self._table.schema, columns, self._spec)
+        super().require(columns)
         check_categories(self._table, self._spec, columns)
 
     def count_rows(self) -> int:
         return int(self._table.num_rows)
 
-    def pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        require_typed("the table", self._table.schema, columns, self._spec)
+    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
         for batch in self._table.select(list(columns)).to_batches():
             for part in parts_of(batch):
                 if part.num_rows:
-                    yield ArrowPiece("the table", part, self._rows_read, columns)
-                    self._rows_read += part.num_rows
+                    yield self._piece(part, columns)
 
 
 def _kind(value: object) -> str:
