@@ -132,7 +132,7 @@ def record(url: RedisUrl, data: Path, chunk: int) -> Recorded:
         state = session.wait(pulled)
         delta = learner.learn(local, state, optimizer, number=number, first_pass=True, peers=WORKERS)
         session.send(session.push(pulled, delta, 0))
-        store.fold()  # as others have done by the time that a worker asks again
+        store.folds.fold_all()  # as others have done by the time that a worker asks again
     store.drop()
     return pushes[-1]
 
@@ -165,7 +165,7 @@ def store_player(url: RedisUrl, recorded: Recorded) -> Iterator[Player]:
         def ask(worker: str, number: int, chunk: int) -> None:
             position = FeedPosition(store.layout)
             while not position.current.all():
-                store.read_changes(position)
+                store.feed.read(position)
             store.pull_packed(asked, "load", [number])
             token = Token("load", number, chunk)
             folds = np.full(store.layout.pieces.count, -1, np.int64)

@@ -91,7 +91,7 @@ def _measure(data: Path, chunk: int) -> Yardsticks:
         EmbeddedRedis() as server,  # a new one: its memory comes from the kernel, as in a job
         closing(RedisStore(parse_redis_url(server.url), bits=source.spec.bits, width=2)) as store,
     ):
-        store.make_strings()
+        store.pushes.make_strings()
         count = min(CHUNKS, -(-source.count_rows() // chunk))
         longer, queued = _play(server, store, map(localize, islice(source.batches(chunk), count)), count)
     return Yardsticks(longer, queued)

@@ -1,4 +1,4 @@
-"""Numba loops over the entries of a log, see `ctr.ps.redis.log`.
+"""Numba loops over the entries of a log, see `ctr.ps.redis.packed_push`.
 
 An entry is 6 bytes, the lowest first: 21 bits for an offset, 15 for what is to be added to `z`, signed, and
 12 for what is to be added to `n`. That is what a light increment needs (see `ctr.ps.fixed_point_kernels`).

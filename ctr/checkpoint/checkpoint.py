@@ -147,7 +147,7 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
     """Restore the state and the watermarks into a new model, on any number of nodes.
 
     Do not use the model before this returns, and drop it if this fails. Raises ModelError when the store has
-    other settings than the checkpoint's, StoreError as `RedisStore.restore` does.
+    other settings than the checkpoint's, StoreError as `Dumps.restore` does.
     """
     for name, here in (
         ("bits", store.bits),
@@ -165,10 +165,10 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
     empty = set(range(store.partitions.count))
     with Prefetch(checkpoint.dumps(), depth=1) as ahead:  # takes 0.6 times as long as without
         for dump in ahead:
-            store.restore(dump)
+            store.dumps.restore(dump)
             empty.discard(dump.partition)
     for partition in sorted(empty):
-        store.restore(PartitionDump(partition, b"", {}))
+        store.dumps.restore(PartitionDump(partition, b"", {}))
 
 
 def _read_manifest(folder: Path) -> Manifest:

@@ -94,7 +94,7 @@ def draft_checkpoint(
     that every partition has reached by the position: one that has not has lost pushes, and that is an error.
 
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
-    `RedisStore.dump` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
+    `Dumps.take` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
     the store has lost pushes.
     """
     require_checkpoint_or_nothing(folder)
@@ -110,7 +110,7 @@ def draft_checkpoint(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with _refusals(folder), ExitStack() as opened:
         path = opened.enter_context(replace_folder(place))
-        dumps = map(store.dump, range(facts.partitions))
+        dumps = map(store.dumps.take, range(facts.partitions))
         with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
             for dump in ahead:
                 _require_all(folder, dump, pushed or {})

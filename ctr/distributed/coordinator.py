@@ -180,10 +180,10 @@ class Coordinator:
         if result.interrupted:
             end = JobPosition.of(self.board.look())
         while True:
-            servers = self._store.servers()
+            servers = self._store.replicas.servers()
             self._lost.require_none(end.watermarks(self._plan))  # only now: some may have been sent again
             content = read()
-            if self._store.servers() == servers:
+            if self._store.replicas.servers() == servers:
                 return content
 
     def _finished(self) -> dict[int, int]:

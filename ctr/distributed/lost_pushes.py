@@ -26,12 +26,12 @@ class LostPushes:
         self._job_id = job_id
         self._pushed = pushed
         self._wait_s = wait_s
-        self._servers = store.servers()
+        self._servers = store.replicas.servers()
         self._deadline: float | None = None
 
     def look(self) -> None:
         """Raise LostPushesError if a new process serves a partition and nobody resends what it lacks."""
-        servers = self._store.servers()
+        servers = self._store.replicas.servers()
         if servers != self._servers:
             self._servers, self._deadline = servers, monotonic() + self._wait_s
         if self._deadline is None:
@@ -48,5 +48,5 @@ class LostPushes:
             raise LostPushesError(self._store.url)
 
     def _complete(self, pushed: Mapping[int, int]) -> bool:
-        applied = self._store.applied_everywhere(self._job_id, list(pushed))
+        applied = self._store.pulls.applied_everywhere(self._job_id, list(pushed))
         return all(last >= due for last, due in zip(applied.tolist(), pushed.values(), strict=True))

@@ -104,7 +104,7 @@ def train_distributed(
             )
         with closing(coordinator), Threads(1, "strings") as meanwhile:
             # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
-            meanwhile.submit(store.make_strings)
+            meanwhile.submit(store.pushes.make_strings)
             result, cluster = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             cluster.report.saturated_z += cut_off.z
             cluster.report.saturated_n += cut_off.n
@@ -279,7 +279,7 @@ def _await_replicas(store: RedisStore, stop: Event) -> None:
     Raises KeyboardInterrupt when `stop` is set meanwhile.
     """
     deadline = monotonic() + _REPLICAS_WAIT_S
-    while not store.wait_replicated(1.0) and monotonic() < deadline:
+    while not store.replicas.have_everything(1.0) and monotonic() < deadline:
         if stop.wait(_POLL_S):
             raise KeyboardInterrupt
 
@@ -308,5 +308,5 @@ def adopt(store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer)
         whole = np.zeros(size if packed[part].any() else 0, ">i8")
         if whole.size:
             whole[slots[part] & slots.dtype.type(size - 1)] = packed[part]
-        store.restore(PartitionDump(partition, whole.tobytes(), {}))
+        store.dumps.restore(PartitionDump(partition, whole.tobytes(), {}))
     return too_large

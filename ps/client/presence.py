@@ -29,17 +29,17 @@ class Presence:
         self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
-        self._lineages = store.lineages()
+        self._lineages = store.feed.lineages()
 
     def update(self) -> Int64:
         """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
         while not self._all_present.all():
-            self._note(self._store.read_changes(self._position))
+            self._note(self._store.feed.read(self._position))
             if self._troubles == self._store.troubles:
                 break
             # After a failover a log may be shorter, and may have grown again: it is read from the start.
             self._troubles = self._store.troubles
-            before, self._lineages = self._lineages, self._store.lineages()
+            before, self._lineages = self._lineages, self._store.feed.lineages()
             pairs = enumerate(zip(before, self._lineages, strict=True))
             self._position.forget(p for p, (then, now) in pairs if then != now)
         return np.repeat(self._position.bitmaps, self._store.layout.per_string)

@@ -23,15 +23,6 @@ class PendingPush:
     packed: PackedPush
 
 
-@dataclass(frozen=True, slots=True)
-class Resend:
-    """A push to send again, and to whom."""
-
-    push: PendingPush
-    partitions: Bools
-    """bool[partitions], at least one."""
-
-
 class PushSequence:
     """Each partition has the session's watermark: the last of its pushes that it applied.
 
@@ -55,7 +46,7 @@ class PushSequence:
         self.acknowledged = applied.copy()
         """int64[partitions]: the last push that each must have, as it said so itself; -1 for none."""
         self.logged_slots: list[Slots] = []
-        """`PackedPush.logged_slots` of all its pushes."""
+        """What its pushes log only because it is new: the increments of these slots go to the state."""
         self._last = applied.copy()
 
     def resume(self, applied: Int64) -> None:
@@ -68,23 +59,24 @@ class PushSequence:
         packed.previous = self._last
         push = PendingPush(self, number, self._last, packed)
         self._last = np.maximum(self._last, number)
-        self.logged_slots.append(packed.logged_slots)
+        if packed.logged is not None:
+            self.logged_slots.append(packed.logged.slots[packed.logged.increments == 0])
         return push
 
     def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
         """Note that `partitions`, bool[partitions], have the push of this number."""
         np.maximum(self.acknowledged, number, out=self.acknowledged, where=partitions)
 
-    def missing(self, applied: Int64, kept: Sequence[PendingPush]) -> list[Resend] | None:
-        """What to send again, in this order, where the partitions now say that they have only `applied`.
+    def missing(self, applied: Int64, kept: Sequence[PendingPush]) -> list[tuple[PendingPush, Bools]] | None:
+        """What to send again, in this order, and to which partitions, bool[partitions].
 
-        `kept` are pushes of the sequence, in the order in which they were sent first. None when a partition
-        lacks one that is not among them.
+        The partitions now say that they have only `applied`; `kept` are pushes of the sequence, in the order
+        in which they were sent first. None when a partition lacks one that is not among them.
         """
         have, resends = applied.copy(), []
         for push in kept:
             lacking = (push.previous <= have) & (have < push.number) & (push.number <= self.acknowledged)
             if lacking.any():
-                resends.append(Resend(push, lacking))
+                resends.append((push, lacking))
                 have[lacking] = push.number
         return None if (have < self.acknowledged).any() else resends

@@ -9,12 +9,12 @@ from time import monotonic, perf_counter, sleep
 import numpy as np
 
 from ctr.errors import StoreError
-from ctr.ps.client.filters import NO_FILTERS, FilterCounts, Filters, UpdateFilter, push_everything
+from ctr.ps.client.filters import NO_FILTERS, Filters, UpdateFilter, push_everything
 from ctr.ps.client.kept_pushes import KeptPushes
 from ctr.ps.client.push_sequence import PendingPush, PushSequence
 from ctr.ps.client.view import WorkerView
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
-from ctr.ps.redis import PackedPush, RedisStore
+from ctr.ps.redis import Logged, PackedPush, RedisStore
 from ctr.ps.store import LostPushesError, Outcome, Pulled, SupersededError, Token
 
 SendPacked = Callable[[PackedPush, Bools | None], list[int]]
@@ -119,19 +119,16 @@ class RedisSessions:
         self.store = store
         self.job = job
         self._send_packed = push or store.push_packed
-        self.has_replicas = store.has_replicas()
+        self.has_replicas = store.replicas.exist()
         """Whether any node had one at the beginning."""
         self._kept = KeptPushes(store.layout, keep_bytes if self.has_replicas else 0)
         self.view = WorkerView(store, job, filters, staleness, filter_updates, self._kept)
         """What the worker sees of the store."""
+        self.counts = self.view.counts
+        """What became of the slots of chunks."""
         self._troubles = store.troubles
         self._sending = Lock()
         self._closed = False
-
-    @property
-    def counts(self) -> FilterCounts:
-        """What became of the slots of chunks."""
-        return self.view.counts
 
     def begin(self, shard: int) -> RedisSession:
         return self._open(PushSequence(shard, *self.store.take_over(self.job, shard)))
@@ -246,7 +243,7 @@ class RedisSessions:
     def _wait_replicated(self, timeout_s: float) -> bool:
         while True:
             folds = self._kept.folds()  # a fold that is seen later may not be replicated, and be lost
-            replicated = self.store.wait_replicated(timeout_s)
+            replicated = self.store.replicas.have_everything(timeout_s)
             # In this order: a replica that takes over after that has everything, and the watermarks of one
             # that took over before show what it lacks.
             if not self._resend_missing():
@@ -279,13 +276,14 @@ class RedisSessions:
             if not resends:
                 return resent
             resent = True
-            for resend in resends:
+            for push, partitions in resends:
                 # A partition that lacks an earlier one by now refuses; the next round sends both.
-                behind = self._send_to(resend.push, resend.partitions)
-                self.resent += int((resend.partitions & ~behind).sum())
+                behind = self._send_to(push, partitions)
+                self.resent += int((partitions & ~behind).sum())
 
     def _log_slots(self) -> None:
         """Log the slots that pushes of sessions that are over were to log: others rely on it."""
-        slots = self._kept.take_unlogged()
-        if slots:
-            self.store.push_packed(PackedPush.only_logging(np.unique(np.concatenate(slots))))
+        if unlogged := self._kept.take_unlogged():
+            slots = np.unique(np.concatenate(unlogged))
+            nothing = np.zeros(slots.size, np.int64)
+            self.store.push_packed(PackedPush(slots[:0], nothing[:0], None, Logged(slots, nothing)))

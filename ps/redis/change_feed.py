@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ctr.ps.layout import Layout, bitmap_count
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools
-from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, ask_steps, read_facts, read_steps
-from ctr.ps.redis.log import Entries, read_entries
-from ctr.ps.wire import FanOut, Link, ReplyReader, command
+from ctr.ps.redis.model import Facts, RedisModel
+from ctr.ps.redis.packed_push import Entries, read_entries
+from ctr.ps.wire import Link, ReplyReader, checked, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
@@ -76,7 +76,7 @@ _Note = Callable[[int, _Look, _Look, list[Any]], object]
 
 
 class ChangeFeed:
-    """Of the partitions of one model, over one fan-out.
+    """Of the partitions of one model.
 
     While its log is open, a string's entries are read on from where one was. When it has been closed, the
     string is read anew: the log that is open now, the one that is being folded, and the bitmap. An entry
@@ -84,14 +84,15 @@ class ChangeFeed:
     much to read: it is asked for in bounded pieces, and what goes beyond a few of them is left for later.
     """
 
-    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
-        self._fan_out = fan_out
-        self._keys = incarnation.keys
-        self._layout = layout
-        self._incarnation = incarnation
+    def __init__(self, model: RedisModel) -> None:
+        self._model = model
+        self._layout = model.layout
 
     def read(self, position: FeedPosition) -> Changes:
-        """See `RedisStore.read_changes`."""
+        """Which slots have been pushed since this position, which moves on; raises as `Store.pull` does.
+
+        Where much is new, not all is read at once: see `FeedPosition.current`.
+        """
         changes = Changes([], {}, np.zeros(self._layout.strings.count, np.bool_))
         left = list(self._read_on(position, changes).items())
         random.shuffle(left)  # or all workers would ask one node, and then all the next
@@ -106,23 +107,22 @@ class ChangeFeed:
         return changes
 
     def lineages(self) -> list[bytes]:
-        """What tells, of each partition, whether its server may have lost what it once answered.
+        """Of each partition: if it changes, what was read of it before may be lost.
 
-        These are the server's process, and its history of replication, which begins anew when a replica takes
-        over.
+        It is the server's process, and its history of replication, which begins anew when a replica takes
+        over. Raises as `Store.pull` does.
         """
-        found = [b""] * self._layout.partitions.count
+        lineages = [b""] * self._layout.partitions.count
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            link.send(command(b"INFO", b"server") + command(b"INFO", b"replication"))
-            lines = b"\n".join(link.replies.all_of(link.replies.text, link.replies.text)).splitlines()
+            lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
             for p in partitions:
-                found[p] = lineage
+                lineages[p] = lineage
             return []
 
-        self._fan_out.everywhere(list(range(len(found))), on_node)
-        return found
+        self._model.fan_out.everywhere(list(range(len(lineages))), on_node)
+        return lineages
 
     def _read_on(self, position: FeedPosition, changes: Changes) -> dict[int, int]:
         """Read on where logs are still open; of the others, by string, the bytes to be read anew."""
@@ -138,7 +138,7 @@ class ChangeFeed:
                 return [(command(b"STRLEN", key), ReplyReader.integer) for key in self._keys_of(place)]
             first, last = position.entries[s], position.entries[s] + most
             ends = b"%d" % (first * ENTRY_BYTES), b"%d" % (last * ENTRY_BYTES - 1)
-            return [(command(b"GETRANGE", self._keys.log(*place), *ends), read_entries)]
+            return [(command(b"GETRANGE", self._model.keys.log(*place), *ends), read_entries)]
 
         def note(s: int, before: _Look, after: _Look, answers: list[Any]) -> None:
             i = s % self._layout.per_partition
@@ -173,9 +173,8 @@ class ChangeFeed:
 
         def note(s: int, before: _Look, after: _Look, answers: list[Any]) -> None:
             i, (log, folding, present) = s % self._layout.per_partition, answers
-            self._incarnation.check_state(
-                before.facts.had_state, 2, (log is not None) + (present is not None)
-            )
+            there = (log is not None) + (present is not None)
+            self._model.check_state(before.facts.had_state, 2, there)
             if before.facts.folds[i] != after.facts.folds[i]:
                 return  # closed in between: the next time
             changes.all_present[s] = after.facts.all_present
@@ -189,7 +188,8 @@ class ChangeFeed:
 
     def _keys_of(self, place: tuple[int, int]) -> tuple[bytes, bytes, bytes]:
         """What is read anew."""
-        return self._keys.log(*place), self._keys.folding(*place), self._keys.present(*place)
+        keys = self._model.keys
+        return keys.log(*place), keys.folding(*place), keys.present(*place)
 
     def _note_slots(self, string: int, entries: Entries | None, changes: Changes) -> int:
         """Note the slots that entries have for being new; how many entries there are."""
@@ -209,25 +209,22 @@ class ChangeFeed:
             by_partition.setdefault(s // k, []).append((s, asked(s)))
 
         def ask(p: int) -> bytes:
-            look = ask_facts(self._keys, p) + ask_steps(self._keys, p, k)
+            look = self._model.ask_facts(p) + self._model.ask_steps(p)
             words = (words for _, each in by_partition[p] for words, _ in each)
             return b"".join((look, *words, look))
 
         def read(p: int, replies: ReplyReader) -> None:
-            look: list[Callable[[], Any]] = [
-                partial(read_facts, replies, self._incarnation, k),
-                partial(read_steps, replies),
-            ]
+            look: list[Callable[[], Any]] = [replies.reply] * 2
             by_string = [[partial(read, replies) for _, read in each] for _, each in by_partition[p]]
-            found = iter(replies.all_of(*look, *chain.from_iterable(by_string), *look))
-            before = self._look(*islice(found, 2))
-            answers = [list(islice(found, len(reads))) for reads in by_string]
-            after = self._look(*islice(found, 2))
+            each_answer = iter(replies.all_of(*look, *chain.from_iterable(by_string), *look))
+            before = self._look(*islice(each_answer, 2))
+            answers = [list(islice(each_answer, len(reads))) for reads in by_string]
+            after = self._look(*islice(each_answer, 2))
             for (s, _), each in zip(by_partition[p], answers, strict=True):
                 note(s, before, after, each)
 
-        self._fan_out.ask_each(list(by_partition), ask, read)
+        self._model.fan_out.ask_each(list(by_partition), ask, read)
 
-    def _look(self, facts: Facts, found: list[bytes]) -> _Look:
-        steps = self._incarnation.steps(facts, found)
-        return _Look(facts, [bitmap_count(each, self._layout.per_string) for each in steps])
+    def _look(self, known: list[bytes | None], steps: list[bytes | None]) -> _Look:
+        facts, pieces = self._model.facts(known), self._layout.per_string
+        return _Look(facts, [bitmap_count(each, pieces) for each in self._model.steps(facts, steps)])

@@ -10,18 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import StoreError
-from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Layout, body_slots, fold_counts
+from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, body_slots, fold_counts
 from ctr.ps.packed_kernels import add_scattered
 from ctr.ps.partitions import Int64
-from ctr.ps.redis.drop import partition_keys, watermark_keys
-from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, make_string, read_facts, read_folds
-from ctr.ps.redis.log import read_entries
-from ctr.ps.redis.string_push import Addition, overwrite
+from ctr.ps.redis.creation import partition_keys, watermark_keys
+from ctr.ps.redis.model import RedisModel
+from ctr.ps.redis.packed_push import read_entries
+from ctr.ps.redis.string_push import Transaction
 from ctr.ps.wire import (
     FOLDS,
     INCARNATION,
     STATE,
-    FanOut,
     Link,
     ReplyReader,
     Watermark,
@@ -47,12 +46,10 @@ class PartitionDump:
 class Dumps:
     """Of the partitions of one model."""
 
-    def __init__(self, reads: FanOut, writes: FanOut, layout: Layout, incarnation: Incarnation) -> None:
+    def __init__(self, reads: RedisModel, writes: RedisModel) -> None:
+        """One model, as it is reached to read and to write."""
         self._reads = reads
         self._writes = writes
-        self._keys = incarnation.keys
-        self._layout = layout
-        self._incarnation = incarnation
 
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, read at one moment.
@@ -62,12 +59,10 @@ class Dumps:
         between, as a transaction: a server above its limit takes no pushes.
         """
         dumps: list[PartitionDump] = []
-        keys, layout = self._keys, self._layout
+        model, keys, layout = self._reads, self._reads.keys, self._reads.layout
         strings = range(layout.per_partition)
-        known = [
-            command(b"HGETALL", key) for key in (keys.facts(partition), *watermark_keys(keys, partition))
-        ]
-        known.append(command(b"MGET", *(keys.fold_steps(partition, i) for i in strings)))
+        hashes = keys.facts(partition), *watermark_keys(keys, partition)
+        known = [*(command(b"HGETALL", key) for key in hashes), model.ask_steps(partition)]
         names = keys.state, keys.last_slots, keys.log, keys.folding
         values = [command(b"GET", name(partition, i)) for i in strings for name in names]
         # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
@@ -75,7 +70,7 @@ class Dumps:
         state = np.empty(layout.per_partition * layout.strings.size * SLOT_BYTES, np.uint8)
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            require_kept(self._incarnation.url, link)
+            require_kept(model.fan_out.url, link)
             read = link.replies
             for _ in range(OPTIMISTIC):
                 link.send(*known, *values, *known)
@@ -90,8 +85,8 @@ class Dumps:
                 before = [read.reply() for _ in known]
                 whole = self._read_strings(read, before, state)
             facts, *marks = map(pairs, before[:-1])
-            self._incarnation.check(facts.get(INCARNATION))
-            self._incarnation.check_state(STATE in facts, 1, whole)
+            model.check(facts.get(INCARNATION))
+            model.check_state(STATE in facts, 1, whole)
             # Not the attempts: they are those of workers that end with this store.
             shards = (
                 (name.decode(), Watermark.from_bytes(value).number)
@@ -102,14 +97,15 @@ class Dumps:
             dumps.append(PartitionDump(partition, state.data if STATE in facts else b"", applied))
             return []
 
-        self._reads.everywhere([partition], on_node)
+        model.fan_out.everywhere([partition], on_node)
         return dumps[-1]
 
     def _read_strings(self, read: ReplyReader, known: Sequence[Any], state: NDArray[np.uint8]) -> bool:
         """Read a partition's strings into `state`, and all that belongs to them; whether it was there."""
-        size, pieces = self._layout.strings.size, self._layout.per_string
+        layout = self._reads.layout
+        size, pieces = layout.strings.size, layout.per_string
         body, whole = body_slots(size) * SLOT_BYTES, True
-        closed = read_folds(pairs(known[0]).get(FOLDS, b""), self._layout.per_partition)
+        closed = self._reads.folds(pairs(known[0]).get(FOLDS))
         for row, count, steps in zip(state.reshape(-1, size * SLOT_BYTES), closed, known[-1], strict=True):
             whole &= steps is not None
             in_body = read.bulk_into(row[:body])
@@ -123,7 +119,7 @@ class Dumps:
             if log is not None:
                 add_scattered(row, *log)
             if folding is not None:
-                unfolded = folded[folding[0] >> np.uint32(self._layout.pieces.shift)] < count
+                unfolded = folded[folding[0] >> np.uint32(layout.pieces.shift)] < count
                 add_scattered(row, folding[0][unfolded], folding[1][unfolded])
         return whole
 
@@ -133,71 +129,55 @@ class Dumps:
         Raises StoreError when the partition is of another creation of the model by now: whoever made that one
         has it.
         """
-        p, keys, k = dump.partition, self._keys, self._layout.per_partition
-        size = self._layout.strings.size * SLOT_BYTES
+        p, model, keys = dump.partition, self._writes, self._writes.keys
+        k, size = model.layout.per_partition, model.layout.strings.size * SLOT_BYTES
         if len(dump.state) not in (0, k * size):
             raise StoreError(f"partition {p} was dumped with {len(dump.state)} bytes, not {k * size}.")
-        commands: list[bytes | memoryview] = [
-            command(b"MULTI"),
-            command(b"DEL", *partition_keys(keys, p, k)),
-        ]
-        count = 1
+        restoring = Transaction()
+        restoring.add(command(b"DEL", *partition_keys(keys, p, k)))
         for i in range(k) if dump.state else ():
-            string = self._restore_string((p, i), memoryview(dump.state)[i * size : (i + 1) * size])
-            count += len(string.answers)
-            commands += string.parts
-        facts = INCARNATION, self._incarnation.id, *((STATE, b"1") if dump.state else ())
-        commands.append(command(b"HSET", keys.facts(p), *facts))
+            self._restore_string(restoring, (p, i), memoryview(dump.state)[i * size : (i + 1) * size])
+        facts = INCARNATION, model.incarnation, *((STATE, b"1") if dump.state else ())
+        restoring.add(command(b"HSET", keys.facts(p), *facts))
         for name, number in dump.applied.items():
             shard = int(name.rpartition(":")[2])
-            commands.append(command(b"HSET", keys.watermarks(p, shard), name.encode(), b"%d" % number))
-        commands.append(command(b"EXEC"))
-        count += 1 + len(dump.applied)
+            restoring.add(command(b"HSET", keys.watermarks(p, shard), name.encode(), b"%d" % number))
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             _, owner = checked(link.ask(("WATCH", keys.facts(p)), ("HGET", keys.facts(p), INCARNATION)))
             if owner is not None:  # a new partition has no facts yet
-                self._incarnation.check(owner)
-            link.send(*commands)
-            length = read_queued(link.replies, count)
-            if length is None or length < 0:
-                return list(partitions)
-            for _ in range(length):
-                link.replies.status()
-            return []
+                model.check(owner)
+            restoring.send(link)
+            return list(partitions) if restoring.read(link.replies) is None else []
 
-        self._writes.everywhere([p], on_node)
+        model.fan_out.everywhere([p], on_node)
 
-    def _restore_string(self, place: tuple[int, int], state: memoryview) -> Addition:
-        """The commands that make a string what it was; each answers one line."""
-        slots, keys = self._layout.strings.size, self._keys
-        body = body_slots(slots) * SLOT_BYTES
-        parts: list[bytes | memoryview] = [*make_string(keys, place, slots)]
+    def _restore_string(self, restoring: Transaction, place: tuple[int, int], state: memoryview) -> None:
+        """Add the commands that make a string what it was."""
+        keys, body = self._writes.keys, body_slots(self._writes.layout.strings.size) * SLOT_BYTES
+        restoring.add(*self._writes.make_string(place))
         if body < len(state):
-            parts.append(command(b"SET", keys.last_slots(*place), bytes(state[body:])))
+            restoring.add(command(b"SET", keys.last_slots(*place), bytes(state[body:])))
         used = np.frombuffer(state, np.int64) != 0
         if used.any():
             present = np.packbits(used, bitorder="little").tobytes()
-            parts.append(command(b"SET", keys.present(*place), present))
-        written = overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8))
-        return Addition([*parts, *written.parts], [None] * (len(parts) + len(written.answers)))
+            restoring.add(command(b"SET", keys.present(*place), present))
+        restoring.overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8))
 
     def sizes(self) -> Int64:
         """int64[partitions]: bytes of each partition's states and logs; checks that no node has lost its."""
-        sizes = np.zeros(self._layout.partitions.count, np.int64)
-        k, keys = self._layout.per_partition, self._keys
+        model, keys, k = self._reads, self._reads.keys, self._reads.layout.per_partition
+        sizes = np.zeros(model.layout.partitions.count, np.int64)
 
         def ask(p: int) -> bytes:
             names = [name(p, i) for name in (keys.state, keys.last_slots, keys.log) for i in range(k)]
-            return ask_facts(keys, p) + b"".join(command(b"STRLEN", key) for key in names)
+            return model.ask_facts(p) + b"".join(command(b"STRLEN", key) for key in names)
 
         def read(p: int, replies: ReplyReader) -> None:
-            def facts() -> Facts:
-                return read_facts(replies, self._incarnation, k)
-
-            its_facts, *lengths = replies.all_of(facts, *[replies.integer] * (3 * k))
-            self._incarnation.check_state(its_facts.had_state, k, sum(size > 0 for size in lengths[:k]))
+            facts, *lengths = replies.all_of(*[replies.reply] * (1 + 3 * k))
+            present = sum(size > 0 for size in lengths[:k])
+            model.check_state(model.facts(facts).had_state, k, present)
             sizes[p] = sum(lengths)
 
-        self._reads.ask_each(range(sizes.size), ask, read)
+        model.fan_out.ask_each(range(sizes.size), ask, read)
         return sizes

@@ -16,7 +16,7 @@ Steps are numbered on from log to log. So the count says of every piece how many
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,24 +24,22 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ctr.ps.bitmap_kernels import mark
-from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Layout, Offsets, body_slots, density_of, is_dense
+from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Offsets, body_slots, density_of, is_dense
 from ctr.ps.packed_kernels import add_scattered
 from ctr.ps.partitions import Int64
-from ctr.ps.redis.incarnation import Facts, Incarnation, ask_facts, read_facts
-from ctr.ps.redis.log import Entries, read_entries
-from ctr.ps.redis.string_push import Addition, add_one_by_one, overwrite
-from ctr.ps.wire import FOLDS, FanOut, Link, Patience, ServerError, command, read_queued
+from ctr.ps.redis.model import Facts, RedisModel
+from ctr.ps.redis.packed_push import Entries, read_entries
+from ctr.ps.redis.string_push import Transaction, read_range
+from ctr.ps.wire import FOLDS, Link, Patience, command
 
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 50
 
 
 class Folds:
-    """Of the strings of one model, over one fan-out."""
+    """Of the strings of one model."""
 
-    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
-        self._fan_out = fan_out
-        self._layout = layout
-        self._incarnation = incarnation
+    def __init__(self, model: RedisModel) -> None:
+        self._model = model
 
     def fold(self, strings: Sequence[int]) -> list[int]:
         """Fold what these strings' logs have; returns the strings that are put off, as others are at it.
@@ -51,31 +49,32 @@ class Folds:
         put_off: set[int] = set()
         by_partition: dict[int, list[int]] = {}
         for string in strings:
-            by_partition.setdefault(string // self._layout.per_partition, []).append(string)
+            by_partition.setdefault(string // self._model.layout.per_partition, []).append(string)
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             for string in (string for p in partitions for string in by_partition[p]):
-                folding = _StringFold(link, self._layout, self._incarnation, string, density_of(link.address))
-                if not folding.run():
+                if not _StringFold(self._model, link, string, density_of(link.address)).run():
                     put_off.add(string)
             return []
 
-        self._fan_out.everywhere(list(by_partition), on_node)
+        self._model.fan_out.everywhere(list(by_partition), on_node)
         return sorted(put_off)
 
     def fold_all(self) -> None:
-        """Fold all logs."""
-        patience = Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
-        todo = self.fold(range(self._layout.strings.count))
-        while todo:
-            patience.pause(self._always_put_off)
-            todo = self.fold(todo)
+        """Add all logs to the state, for whoever pulls. Raises as `fold` does."""
+        fan_out = self._model.fan_out
+        patience = Patience(fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
 
-    def _always_put_off(self) -> StoreError:
-        return StoreError(
-            f"{self._fan_out.url}: other workers kept folding the same logs for "
-            f"{self._fan_out.patience_s:g} s; is the job still running?"
-        )
+        def always_put_off() -> StoreError:
+            return StoreError(
+                f"{fan_out.url}: other workers kept folding the same logs for {fan_out.patience_s:g} s; is "
+                "the job still running?"
+            )
+
+        todo = self.fold(range(self._model.layout.strings.count))
+        while todo:
+            patience.pause(always_put_off)
+            todo = self.fold(todo)
 
 
 class _OthersAreAtItError(Exception):
@@ -86,9 +85,8 @@ class _OthersAreAtItError(Exception):
 class _StringFold:
     """Of one string, over one link."""
 
+    model: RedisModel
     link: Link
-    layout: Layout
-    incarnation: Incarnation
     string: int
     density: int
 
@@ -107,78 +105,76 @@ class _StringFold:
 
     @property
     def _place(self) -> tuple[int, int]:
-        return divmod(self.string, self.layout.per_partition)
+        return divmod(self.string, self.model.layout.per_partition)
+
+    @property
+    def _steps_key(self) -> bytes:
+        return self.model.keys.fold_steps(*self._place)
 
     def _steps_of(self, facts: Facts) -> int:
         """How many steps it takes to fold all logs that have been closed."""
-        return facts.folds[self._place[1]] * (self.layout.per_string + 1)
+        return facts.folds[self._place[1]] * (self.model.layout.per_string + 1)
 
     def _close_log(self) -> tuple[Facts, int, bool]:
         """Close the log unless it is empty, or the one before is not folded yet.
 
         Returns the facts, the steps that have been done, and whether the log was closed.
         """
-        (p, i), keys, replies = self._place, self.incarnation.keys, self.link.replies
-        names = keys.log(p, i), keys.folding(p, i), keys.facts(p)
+        (p, i), keys, replies = self._place, self.model.keys, self.link.replies
+        log, facts_key = keys.log(p, i), keys.facts(p)
         for _ in range(OPTIMISTIC + 1):
-            steps_key = keys.fold_steps(p, i)
             self.link.send(
-                command(b"WATCH", keys.facts(p), steps_key) + ask_facts(keys, p),
-                command(b"GET", steps_key)
-                + command(b"EXISTS", names[0], steps_key)
-                + command(b"STRLEN", names[0]),
+                command(b"WATCH", facts_key, self._steps_key),
+                self.model.ask_facts(p),
+                command(b"GET", self._steps_key),
+                command(b"EXISTS", log, self._steps_key),
+                command(b"STRLEN", log),
             )
-            _, facts, steps, there, length = replies.all_of(
-                replies.status,
-                lambda: read_facts(replies, self.incarnation, self.layout.per_partition),
-                lambda: int(replies.text() or 0),
-                replies.integer,
-                replies.integer,
-            )
-            self.incarnation.check_state(facts.had_state, 2, there)
+            _, known, steps, there, length = replies.all_of(*[replies.reply] * 5)
+            facts, steps = self.model.facts(known), int(steps or 0)
+            self.model.check_state(facts.had_state, 2, there)
             if not length or steps < self._steps_of(facts):
                 self._unwatch()
                 return facts, steps, False
             folds = list(facts.folds)
             folds[i] += 1
-            closed = Facts(facts.had_state, facts.all_present, tuple(folds))
-            changes = [
-                command(b"RENAME", *names[:2]),
-                command(b"SET", names[0], b""),
-                command(b"HSET", names[2], FOLDS, b" ".join(b"%d" % each for each in folds)),
-            ]
-            if self._execute(Addition(list(changes), [None] * len(changes))):
-                return closed, steps, True
+            closing = Transaction()
+            closing.add(
+                command(b"RENAME", log, keys.folding(p, i)),
+                command(b"SET", log, b""),
+                command(b"HSET", facts_key, FOLDS, b" ".join(b"%d" % each for each in folds)),
+            )
+            if self._execute(closing):
+                return replace(facts, folds=tuple(folds)), steps, True
         raise _OthersAreAtItError
 
     def _read_closed(self, steps: int) -> Entries:
         """The closed log, sorted by offset."""
-        keys, replies = self.incarnation.keys, self.link.replies
+        replies = self.link.replies
         # In this order: it goes with the last step.
-        self.link.send(
-            command(b"GET", keys.folding(*self._place)) + command(b"GET", keys.fold_steps(*self._place))
-        )
+        folding = self.model.keys.folding(*self._place)
+        self.link.send(command(b"GET", folding) + command(b"GET", self._steps_key))
         entries, now = replies.all_of(lambda: read_entries(replies), replies.text)
         if now != b"%d" % steps:
             raise _OthersAreAtItError
         if entries is None:
-            raise self.incarnation.lost_a_part()
+            raise self.model.lost_a_part()
         order = np.argsort(entries[0])
         return entries[0][order], entries[1][order]
 
     def _add(self, facts: Facts, steps: int, entries: Entries) -> None:
         """Do the steps that are left, those of pieces without an entry together with the one before."""
         offsets, increments = entries
-        pieces, last = self.layout.per_string, self._steps_of(facts)
+        pieces, last = self.model.layout.per_string, self._steps_of(facts)
         first = last - pieces  # the step of the first piece
         if steps < first:
             self._note(offsets, steps, first, all_present=facts.all_present)
             steps = first
-        ends = np.arange(1, pieces + 1, dtype=np.int64) << self.layout.pieces.shift
+        ends = np.arange(1, pieces + 1, dtype=np.int64) << self.model.layout.pieces.shift
         cuts = [0, *np.searchsorted(offsets, ends).tolist()]
         used = [piece for piece in range(steps - first, pieces) if cuts[piece] < cuts[piece + 1]]
         if not used:
-            raise self.incarnation.lost_a_part()
+            raise self.model.lost_a_part()
         for number, piece in enumerate(used):
             after = first + used[number + 1] if number + 1 < len(used) else last
             some = slice(cuts[piece], cuts[piece + 1])
@@ -187,29 +183,27 @@ class _StringFold:
 
     def _note(self, offsets: Offsets, steps: int, after: int, *, all_present: bool) -> None:
         """Note slots in the bitmap; where every slot counts as pushed, there is no use for it."""
-        keys, replies = self.incarnation.keys, self.link.replies
-        key = keys.present(*self._place)
+        key, replies = self.model.keys.present(*self._place), self.link.replies
         self.link.send(self._watch(), command(b"GET", key))
-        found, bitmap = replies.all_of(self._read_watched, replies.bulk)
-        self._require(found, steps)
+        done, bitmap = replies.all_of(self._read_watched, replies.bulk)
+        self._require(done, steps)
         if bitmap is None:
-            raise self.incarnation.lost_a_part()
-        present = np.zeros(-(-self.layout.strings.size // 8), np.uint8)
+            raise self.model.lost_a_part()
+        present = np.zeros(-(-self.model.layout.strings.size // 8), np.uint8)
         present[: bitmap.size] = bitmap
         mark(present, offsets, 0)
-        noted = (
-            Addition([], []) if all_present else Addition([command(b"SET", key, present.tobytes())], [None])
-        )
+        noted = Transaction()
+        if not all_present:
+            noted.add(command(b"SET", key, present.tobytes()))
         if not self._step(noted, after, ends=False):
             raise _OthersAreAtItError
 
     def _add_piece(self, offsets: Offsets, increments: Int64, steps: int, after: int, *, ends: bool) -> None:
         """Add entries to a piece, as a range unless they are few or somebody pushes in between."""
-        keys, replies = self.incarnation.keys, self.link.replies
+        keys, replies = self.model.keys, self.link.replies
         state, last_key = keys.state(*self._place), keys.last_slots(*self._place)
-        body = body_slots(self.layout.strings.size)
+        body = body_slots(self.model.layout.strings.size)
         cut = int(np.searchsorted(offsets, body))
-        to_last = add_one_by_one(last_key, offsets[cut:] - np.uint32(body), increments[cut:])
         touched = [state] * (cut > 0) + [last_key] * (cut < offsets.size)
         for ranged in (True, False):
             if ranged and not is_dense(offsets[:cut], self.density):
@@ -217,38 +211,37 @@ class _StringFold:
             self.link.send(self._watch(*touched[: int(ranged)]), command(b"EXISTS", *touched))
             reads: list[Callable[[], Any]] = [self._read_watched, replies.integer]
             if ranged:
-                first, past = int(offsets[0]) * SLOT_BYTES, (int(offsets[cut - 1]) + 1) * SLOT_BYTES
-                values = np.empty(past - first, np.uint8)
-                self.link.send(command(b"GETRANGE", state, b"%d" % first, b"%d" % (past - 1)))
+                first = int(offsets[0])
+                values = np.empty((int(offsets[cut - 1]) + 1 - first) * SLOT_BYTES, np.uint8)
+                self.link.send(read_range(state, offsets[:cut]))
                 reads.append(partial(replies.bulk_into, values))
-            found, there, *lengths = replies.all_of(*reads)
-            self._require(found, steps)
-            self.incarnation.check_state(True, len(touched), there)
+            done, there, *lengths = replies.all_of(*reads)
+            self._require(done, steps)
+            self.model.check_state(True, len(touched), there)
+            added = Transaction()
             if ranged:
-                self.incarnation.check_state(True, values.size, *lengths)
+                self.model.check_state(True, values.size, *lengths)
                 add_scattered(values, offsets[:cut] - offsets[0], increments[:cut])
-                added = overwrite(state, values, first)
+                added.overwrite(state, values, first * SLOT_BYTES)
             else:
-                added = add_one_by_one(state, offsets[:cut], increments[:cut])
-            added.parts += to_last.parts
-            added.answers += to_last.answers
+                added.add_to_slots(state, offsets[:cut], increments[:cut])
+            added.add_to_slots(last_key, offsets[cut:] - np.uint32(body), increments[cut:])
             if self._step(added, after, ends=ends):
                 return
         raise _OthersAreAtItError
 
     def _watch(self, *keys: bytes) -> bytes:
         """Watch the count of steps, and these keys, and read it."""
-        steps = self.incarnation.keys.fold_steps(*self._place)
-        return command(b"WATCH", steps, *keys) + command(b"GET", steps)
+        return command(b"WATCH", self._steps_key, *keys) + command(b"GET", self._steps_key)
 
     def _read_watched(self) -> bytes:
         """The answers to `_watch`."""
         self.link.replies.status()
         return self.link.replies.text()
 
-    def _require(self, found: bytes, steps: int) -> None:
+    def _require(self, done: bytes, steps: int) -> None:
         """Raise if others have done a step, or the model is gone."""
-        if found != b"%d" % steps:
+        if done != b"%d" % steps:
             self._unwatch()
             raise _OthersAreAtItError
 
@@ -256,28 +249,14 @@ class _StringFold:
         self.link.send(command(b"UNWATCH"))
         self.link.replies.status()
 
-    def _step(self, added: Addition, after: int, *, ends: bool) -> bool:
+    def _step(self, added: Transaction, after: int, *, ends: bool) -> bool:
         """Do a step, which `ends` the folding of the log; False when what is watched has changed."""
-        keys = self.incarnation.keys
-        added.parts.append(command(b"SET", keys.fold_steps(*self._place), b"%d" % after))
+        added.add(command(b"SET", self._steps_key, b"%d" % after))
         if ends:
-            added.parts.append(command(b"DEL", keys.folding(*self._place)))
-        added.answers += [None] * (1 + ends)
+            added.add(command(b"DEL", self.model.keys.folding(*self._place)))
         return self._execute(added)
 
-    def _execute(self, changes: Addition) -> bool:
+    def _execute(self, changes: Transaction) -> bool:
         """Whether the transaction was carried out; not if what it watches had changed."""
-        replies = self.link.replies
-        self.link.send(command(b"MULTI"), *changes.parts, command(b"EXEC"))
-        length = read_queued(replies, len(changes.answers))
-        if length is None:
-            raise ServerError("TRYAGAIN the partition is about to move")
-        if length < 0:
-            return False
-        for integers in changes.answers:
-            if integers is None:
-                replies.status()
-            else:
-                replies.array()
-                replies.skip_integers(integers)
-        return True
+        changes.send(self.link)
+        return changes.read(self.link.replies) is not None

@@ -10,24 +10,17 @@ from threading import Lock
 
 import numpy as np
 
-from ctr.ps.layout import SLOT_BYTES, Layout, Offsets, density_of, fold_counts, is_dense, split_last
+from ctr.ps.layout import SLOT_BYTES, Offsets, density_of, fold_counts, is_dense, split_last
 from ctr.ps.partitions import Int64, Slots
-from ctr.ps.redis.incarnation import (
-    Incarnation,
-    ask_facts,
-    ask_steps,
-    ask_watermark,
-    read_facts,
-    read_steps,
-    read_watermark,
-)
+from ctr.ps.redis.model import RedisModel
+from ctr.ps.redis.string_push import read_range
 from ctr.ps.wire import (
     INCARNATION,
     WATERMARK_HASHES,
     Address,
-    FanOut,
     Link,
     ReplyReader,
+    Watermark,
     bitfield_read,
     command,
     read_queued,
@@ -70,10 +63,7 @@ class _Read:
 
     def encode(self) -> bytes | memoryview:
         """The command."""
-        if not self.ranged:
-            return bitfield_read(self.key, self.offsets)
-        start, end = int(self.offsets[0]) * SLOT_BYTES, (int(self.offsets[-1]) + 1) * SLOT_BYTES - 1
-        return command(b"GETRANGE", self.key, b"%d" % start, b"%d" % end)
+        return (read_range if self.ranged else bitfield_read)(self.key, self.offsets)
 
     def read(self, replies: ReplyReader, out: Int64) -> None:
         """Read the answer, of which nothing stands for zeros."""
@@ -97,30 +87,27 @@ class _PartitionPull:
 
 
 class Pulls:
-    """From the partitions of one model, over one fan-out; `RedisStore` says what the methods do."""
+    """From the partitions of one model."""
 
-    def __init__(self, fan_out: FanOut, layout: Layout, incarnation: Incarnation) -> None:
-        self._fan_out = fan_out
-        self._keys = incarnation.keys
-        self._layout = layout
-        self._incarnation = incarnation
+    def __init__(self, model: RedisModel) -> None:
+        self._model = model
 
     def pull(self, slots: Slots, job: str, shards: Sequence[int]) -> PulledState:
         """See `RedisStore.pull_packed`; `slots` are sound."""
-        strings, k = self._layout.strings, self._layout.per_partition
+        layout, keys, fan_out = self._model.layout, self._model.keys, self._model.fan_out
+        strings, k, pieces = layout.strings, layout.per_partition, layout.per_string
         packed = np.zeros(slots.size, np.int64)
-        applied = {shard: np.full(self._layout.partitions.count, -2, np.int64) for shard in shards}
-        folds = np.full(self._layout.pieces.count, -1, np.int64)
-        pieces = self._layout.per_string
+        applied = {shard: np.full(layout.partitions.count, -2, np.int64) for shard in shards}
+        folds = np.full(layout.pieces.count, -1, np.int64)
         cuts, offsets = strings.cuts(slots), strings.offsets(slots)
 
         def reads(address: Address, p: int) -> Iterator[_Read]:
-            for i, s in enumerate(self._layout.strings_of(p)):
+            for i, s in enumerate(layout.strings_of(p)):
                 body, last = split_last(offsets[cuts[s] : cuts[s + 1]], strings.size)
                 if body.size:
-                    yield _Read(self._keys.state(p, i), body, is_dense(body, density_of(address)))
+                    yield _Read(keys.state(p, i), body, is_dense(body, density_of(address)))
                 if last.size:
-                    yield _Read(self._keys.last_slots(p, i), last, ranged=False)
+                    yield _Read(keys.last_slots(p, i), last, ranged=False)
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             moved = []
@@ -139,15 +126,17 @@ class Pulls:
                     applied[shard][p] = number
             return moved
 
-        self._fan_out.everywhere(np.flatnonzero(np.diff(cuts[::k])).tolist(), on_node)
+        fan_out.everywhere(np.flatnonzero(np.diff(cuts[::k])).tolist(), on_node)
         return PulledState(packed, applied, folds)
 
     def _encode(self, pull: _PartitionPull, job: str, shards: Sequence[int]) -> bytes:
         """A transaction, so that everything is of one moment."""
-        p, keys = pull.partition, self._keys
-        known = command(b"MULTI") + ask_facts(keys, p) + ask_steps(keys, p, self._layout.per_partition)
+        p, model = pull.partition, self._model
+        known = command(b"MULTI") + model.ask_facts(p) + model.ask_steps(p)
         there = command(b"EXISTS", *(each.key for each in pull.reads))
-        marks = (ask_watermark(keys, p, job, shard) for shard in shards)
+        marks = (
+            command(b"HGET", model.keys.watermarks(p, shard), watermark_field(job, shard)) for shard in shards
+        )
         return b"".join((known, there, *marks, *(each.encode() for each in pull.reads), command(b"EXEC")))
 
     def _read(
@@ -159,10 +148,10 @@ class Pulls:
         """
         if read_queued(replies, 3 + shards + len(pull.reads)) is None:
             return None
-        facts = read_facts(replies, self._incarnation, self._layout.per_partition)
-        steps = self._incarnation.steps(facts, read_steps(replies))
-        self._incarnation.check_state(facts.had_state, len(pull.reads), replies.integer())
-        numbers = [read_watermark(replies).number for _ in range(shards)]
+        facts = self._model.facts(replies.reply())
+        steps = self._model.steps(facts, replies.reply())
+        self._model.check_state(facts.had_state, len(pull.reads), replies.integer())
+        numbers = [Watermark.from_bytes(replies.text()).number for _ in range(shards)]
         first = 0
         for each in pull.reads:
             each.read(replies, out[first : first + each.offsets.size])
@@ -170,15 +159,20 @@ class Pulls:
         return steps, numbers
 
     def applied(self, job: str, shard: int) -> Int64:
-        found = np.full(self._layout.partitions.count, -1, np.int64)
+        """See `Store.applied`."""
+        applied = np.full(self._model.layout.partitions.count, -1, np.int64)
 
         def note(p: int, numbers: list[int]) -> None:
-            found[p] = numbers[0]
+            applied[p] = numbers[0]
 
         self._read_watermarks(job, [shard], note)
-        return found
+        return applied
 
     def applied_everywhere(self, job: str, shards: Sequence[int]) -> Int64:
+        """int64[shards]: the last push of each of these data shards that every partition has; -1 for none.
+
+        Raises as `pull` does.
+        """
         least = np.full(len(shards), np.iinfo(np.int64).max)
         lock = Lock()
 
@@ -194,6 +188,7 @@ class Pulls:
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
         """Tell `note` of each partition the last pushes applied of these data shards."""
+        keys = self._model.keys
         order = sorted(range(len(shards)), key=lambda i: shards[i] % WATERMARK_HASHES)
         by_hash = groupby((shards[i] for i in order), lambda shard: shard % WATERMARK_HASHES)
         hashes = [
@@ -203,19 +198,16 @@ class Pulls:
         ]
 
         def ask(p: int) -> bytes:
-            hashed = (command(b"HMGET", self._keys.watermarks(p, first), *fields) for first, fields in hashes)
-            return command(b"HGET", self._keys.facts(p), INCARNATION) + b"".join(hashed)
+            hashed = (command(b"HMGET", keys.watermarks(p, first), *fields) for first, fields in hashes)
+            return command(b"HGET", keys.facts(p), INCARNATION) + b"".join(hashed)
 
         def read(p: int, replies: ReplyReader) -> None:
-            def read_hash() -> list[int]:
-                return [read_watermark(replies).number for _ in range(replies.array())]
+            owner, *values = replies.all_of(*[replies.reply] * (1 + len(hashes)))
+            self._model.check(owner)
+            marks = dict(zip(order, chain.from_iterable(values), strict=True))
+            note(p, [Watermark.from_bytes(marks[i] or b"").number for i in range(len(shards))])
 
-            owner, *found = replies.all_of(replies.text, *[read_hash] * len(hashes))
-            self._incarnation.check(owner)
-            numbers = dict(zip(order, chain.from_iterable(found), strict=True))
-            note(p, [numbers[i] for i in range(len(shards))])
-
-        self._fan_out.ask_each(range(self._layout.partitions.count), ask, read)
+        self._model.fan_out.ask_each(range(self._model.layout.partitions.count), ask, read)
 
 
 def _sent_ahead(

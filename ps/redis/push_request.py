@@ -11,27 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps.redis.incarnation import (
-    Facts,
-    Incarnation,
-    ask_facts,
-    ask_watermark,
-    make_string,
-    read_facts,
-    read_watermark,
-)
-from ctr.ps.redis.string_push import StringPush
+from ctr.ps.redis.model import Facts, RedisModel
+from ctr.ps.redis.string_push import StringPush, Transaction
 from ctr.ps.store import Token
-from ctr.ps.wire import (
-    ALL_PRESENT,
-    STATE,
-    Keys,
-    ReplyReader,
-    Watermark,
-    command,
-    read_queued,
-    watermark_field,
-)
+from ctr.ps.wire import ALL_PRESENT, STATE, Link, ReplyReader, Watermark, command, watermark_field
 
 
 class RequestOutcome(Enum):
@@ -51,29 +34,6 @@ class RequestOutcome(Enum):
 
 
 @dataclass(slots=True)
-class PartitionState:
-    """What a partition has when its watermark begins to be watched."""
-
-    facts: Facts
-    mark: Watermark
-    current: list[Any]
-    """What the pushes to strings asked for."""
-
-
-@dataclass(slots=True)
-class Write:
-    """A transaction that has been begun."""
-
-    parts: Sequence[bytes | memoryview]
-    answers: Sequence[int | None]
-    """Of its commands: an array of so many integers, or None for one line."""
-    limited: tuple[int, int] = (0, 0)
-    """Slots whose z and whose n come to their limits."""
-    logs: int = 0
-    """How many commands after these append to logs, and answer with their lengths."""
-
-
-@dataclass(slots=True)
 class PushRequest:
     """Increments for some slots of one partition, perhaps none, and the data shard's watermark.
 
@@ -82,51 +42,58 @@ class PushRequest:
     shards do not, as long as nothing is written that was read first.
     """
 
-    keys: Keys
+    model: RedisModel
     partition: int
-    size: int
-    """Slots of a string."""
-    strings: int
-    """Of the partition."""
-    pushes: Sequence[StringPush]
-    """To strings and their last slots; those that read ranges come last."""
-    logs: Mapping[int, bytes]
-    """What is appended to logs, by the strings' places in the partition."""
     token: Token | None
     """None: logs are written, or without any the strings are made, if they are not there, of zeros."""
+    pushes: Sequence[StringPush] = ()
+    """To strings and their last slots; those that read ranges come last."""
+    logs: Mapping[int, bytes] = field(default_factory=dict)
+    """What is appended to logs, by the strings' places in the partition."""
     only_attempt: bool = False
     """Whether the token's attempt is written to the watermark, and not its number."""
     previous: int = -1
     """The push before it, without which the partition refuses this one; -1: none."""
     all_present: bool = False
     """Whether all slots count as pushed from now on."""
-    _needed: set[bytes] = field(default_factory=set, init=False)
-    """Keys that are there if the partition has a state."""
+    facts: Facts = field(init=False)
+    """What the partition had when its watermark began to be watched."""
+    watermark: Watermark = field(init=False)
+    """The same."""
+    log_bytes: dict[int, int] = field(default_factory=dict, init=False)
+    """How long logs are after it, by the strings' places in the partition, once it is written."""
+    transaction: Transaction = field(default_factory=Transaction, init=False)
+    """What is written, once that is begun."""
+    _needed: int = field(default=0, init=False)
+    """How many of the keys that it asks for are there if the partition has a state."""
+    _current: list[Any] = field(default_factory=list, init=False)
+    """What the pushes to strings asked for."""
 
     @property
     def range_bytes(self) -> int:
         """Bytes that are read, and written from the scratch."""
         return sum(push.range_bytes for push in self.pushes)
 
-    @property
-    def _data_shard(self) -> tuple[str, int]:
-        """The job, and the data shard whose watermark is watched; any, if none is written."""
-        return ("", 0) if self.token is None else (self.token.job, self.token.shard)
-
     def look(self) -> list[bytes | memoryview]:
         """Watch the watermark, and ask for what is written next to depend on."""
-        p, keys, (job, shard) = self.partition, self.keys, self._data_shard
-        watched = [keys.facts(p), keys.watermarks(p, shard)]
-        watched += [push.key for push in self.pushes if push.reads]
-        self._needed.update(keys.state(p, i) for i in range(self.strings))
-        self._needed.update(push.key for push in self.pushes)
-        self._needed.update(keys.log(p, i) for i in self.logs)
-        head = command(b"WATCH", *watched) + ask_facts(keys, p)
-        head += ask_watermark(keys, p, job, shard) + command(b"EXISTS", *self._needed)
-        return [head, *(push.look() for push in self.pushes if push.reads)]
+        p, keys = self.partition, self.model.keys
+        # Of any data shard, if no watermark is written.
+        job, shard = ("", 0) if self.token is None else (self.token.job, self.token.shard)
+        watermarks = keys.watermarks(p, shard)
+        needed = {keys.state(p, i) for i in range(self.model.layout.per_partition)}
+        needed.update(push.key for push in self.pushes)
+        needed.update(keys.log(p, i) for i in self.logs)
+        self._needed = len(needed)
+        reading = [push for push in self.pushes if push.reads]
+        head = command(b"WATCH", keys.facts(p), watermarks, *(push.key for push in reading))
+        head += self.model.ask_facts(p) + command(b"HGET", watermarks, watermark_field(job, shard))
+        return [head + command(b"EXISTS", *needed), *(push.look() for push in reading)]
 
-    def read_look(self, replies: ReplyReader, incarnation: Incarnation) -> PartitionState:
-        """Read the answers to `look`, to their end also if one is an error, which is raised then."""
+    def read_look(self, replies: ReplyReader) -> RequestOutcome:
+        """Read the answers to `look`, to their end also if one is an error, which is raised then.
+
+        READY when the partition is to be written now; else the push to it ends here, by UNWATCH.
+        """
         last = self.pushes[-1] if self.pushes else None
 
         def read(push: StringPush) -> Any:
@@ -134,82 +101,53 @@ class PushRequest:
             # What a range reads is a view that the next answer would overwrite.
             return current.copy() if push.range_bytes and push is not last else current
 
-        _, facts, mark, there, *current = replies.all_of(
+        _, facts, mark, there, *self._current = replies.all_of(
             replies.status,
-            lambda: read_facts(replies, incarnation, self.strings),
-            lambda: read_watermark(replies),
+            replies.reply,
+            replies.text,
             replies.integer,
             *(partial(read, push) for push in self.pushes),
         )
-        incarnation.check_state(facts.had_state, len(self._needed), there)
-        return PartitionState(facts, mark, current)
-
-    def next_step(self, seen: PartitionState) -> RequestOutcome:
-        """READY when the partition is to be written now; else the push to it ends here, by UNWATCH."""
-        token, mark = self.token, seen.mark
+        self.facts, self.watermark = self.model.facts(facts), Watermark.from_bytes(mark)
+        self.model.check_state(self.facts.had_state, self._needed, there)
+        token = self.token
         if token is None:
-            needless = not self.logs and seen.facts.had_state
+            needless = not self.logs and self.facts.had_state
             return RequestOutcome.DONE if needless else RequestOutcome.READY
-        if token.attempt and mark.attempt > token.attempt:
+        if token.attempt and self.watermark.attempt > token.attempt:
             return RequestOutcome.SUPERSEDED
-        if not self.only_attempt and mark.number >= token.number:
+        if not self.only_attempt and self.watermark.number >= token.number:
             return RequestOutcome.DONE
-        if mark.number < self.previous:
+        if self.watermark.number < self.previous:
             return RequestOutcome.BEHIND
         return RequestOutcome.READY
 
-    def write(self, seen: PartitionState, scratch: NDArray[np.uint8]) -> Write:
-        """The transaction, between MULTI and EXEC; for `scratch`, see `SparsePush.add`."""
-        p, keys, facts = self.partition, self.keys, seen.facts
-        parts: list[bytes | memoryview] = [command(b"MULTI")]
-        answers: list[int | None] = []
+    def write(self, link: Link, scratch: NDArray[np.uint8]) -> None:
+        """Send the transaction; for `scratch`, see `SparsePush.write`."""
+        p, keys, facts, transaction = self.partition, self.model.keys, self.facts, self.transaction
         first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.token is None)
         if first:
-            parts += [each for i in range(self.strings) for each in make_string(keys, (p, i), self.size)]
-            answers += [None] * (len(parts) - 1)
-        z = n = at = 0
-        for push, current in zip(self.pushes, seen.current, strict=True):
-            addition = push.add(current, scratch[at:])
+            for i in range(self.model.layout.per_partition):
+                transaction.add(*self.model.make_string((p, i)))
+        at = 0
+        for push, current in zip(self.pushes, self._current, strict=True):
+            push.write(current, scratch[at:], transaction)
             at += push.range_bytes
-            parts += addition.parts
-            answers += addition.answers
-            z, n = z + addition.limited[0], n + addition.limited[1]
         if (token := self.token) is not None:
-            mark = Watermark(seen.mark.number if self.only_attempt else token.number, token.attempt)
+            mark = Watermark(self.watermark.number if self.only_attempt else token.number, token.attempt)
             field = watermark_field(token.job, token.shard)
-            parts.append(command(b"HSET", keys.watermarks(p, token.shard), field, mark.to_bytes()))
-            answers.append(None)
+            transaction.add(command(b"HSET", keys.watermarks(p, token.shard), field, mark.to_bytes()))
         fields = (STATE, b"1") * first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
         if fields:
-            parts.append(command(b"HSET", keys.facts(p), *fields))
-            answers.append(None)
-        parts += [command(b"APPEND", keys.log(p, i), log) for i, log in self.logs.items()]
-        parts.append(command(b"EXEC"))
-        return Write(parts, answers, (z, n), len(self.logs))
+            transaction.add(command(b"HSET", keys.facts(p), *fields))
+        for i, log in self.logs.items():
+            transaction.add(command(b"APPEND", keys.log(p, i), log), read=ReplyReader.integer)
+        transaction.send(link)
 
-    def log_bytes(self, lengths: Sequence[int]) -> dict[int, int]:
-        """The bytes of logs by the strings' places in the partition, from the answers to APPEND."""
-        return dict(zip(self.logs, lengths, strict=True))
-
-
-def read_write(replies: ReplyReader, written: Write) -> tuple[RequestOutcome, list[int]]:
-    """Read all answers to a transaction; what became of it, and the bytes of logs.
-
-    Raises ServerError if there is an error among them.
-    """
-    length = read_queued(replies, len(written.answers) + written.logs)
-    if length is None:
-        return RequestOutcome.ELSEWHERE, []
-    if length < 0:
-        return RequestOutcome.CONFLICT, []
-
-    def skip(integers: int | None) -> None:
-        if integers is None:
-            replies.status()
-        else:
-            replies.array()
-            replies.skip_integers(integers)
-
-    lines = [partial(skip, integers) for integers in written.answers]
-    answers = replies.all_of(*lines, *[replies.integer] * written.logs)
-    return RequestOutcome.DONE, answers[len(lines) :]
+    def read_write(self, replies: ReplyReader) -> RequestOutcome:
+        """Read all answers to the transaction; raises ServerError if there is an error among them."""
+        answers = self.transaction.read(replies)
+        if answers is None:
+            return RequestOutcome.CONFLICT
+        self.log_bytes = dict(zip(self.logs, answers[len(answers) - len(self.logs) :], strict=True))
+        return RequestOutcome.DONE

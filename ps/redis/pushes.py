@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from time import time_ns
-from typing import Any
 
 import numpy as np
 
 from ctr.errors import StoreError, named
-from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, Layout, density_of
+from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
-from ctr.ps.redis.counters import SaturationCount
 from ctr.ps.redis.fold import Folds
-from ctr.ps.redis.incarnation import Facts, Incarnation
-from ctr.ps.redis.log import Logged, entries_of, is_to_fold
-from ctr.ps.redis.packed_push import PackedPush
-from ctr.ps.redis.push_request import PartitionState, PushRequest, RequestOutcome, Write, read_write
-from ctr.ps.redis.string_push import StringPush, string_pushes
+from ctr.ps.redis.model import RedisModel
+from ctr.ps.redis.packed_push import Logged, PackedPush, SaturationCount, entries_of, is_to_fold
+from ctr.ps.redis.push_request import PushRequest, RequestOutcome
+from ctr.ps.redis.string_push import string_pushes
 from ctr.ps.store import SupersededError, Token
-from ctr.ps.wire import (
-    Address,
-    FanOut,
-    Link,
-    Patience,
-    ServerError,
-    command,
-    require_passing,
-)
+from ctr.ps.wire import Address, Link, Patience, ServerError, command, require_passing
 
 _LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
 _PAUSE_S = 0.001
@@ -38,100 +27,94 @@ _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
 
 Make = Callable[[Address, int, int], PushRequest]
 """The request to a partition, for the node that it is on, after so many conflicts."""
-NoteWrite = Callable[[int, Facts, Mapping[int, int]], object]
-"""Told of a partition that is being written, and what is known of it; afterwards also its logs' bytes."""
+Note = Callable[[PushRequest, RequestOutcome], object]
+"""Called for a request that has been looked at, before it is written, and for one that has been written."""
 
 
 class Pushes:
-    """To the partitions of one model, over one fan-out."""
+    """To the partitions of one model."""
 
-    def __init__(
-        self,
-        fan_out: FanOut,
-        layout: Layout,
-        incarnation: Incarnation,
-        saturations: SaturationCount,
-        links: int = _LINKS,
-    ) -> None:
+    def __init__(self, model: RedisModel, saturations: SaturationCount, links: int = _LINKS) -> None:
         """At most so many `links` to each node."""
-        self._fan_out = fan_out
-        self._keys = incarnation.keys
-        self._layout = layout
-        self._incarnation = incarnation
+        self._model = model
         self._saturations = saturations
-        self.folds = Folds(fan_out, layout, incarnation)
         self._links = links
+        self._folds = Folds(model)
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
         """See `RedisStore.push_packed`; its slots are sound."""
-        strings, k, long_logs = self._layout.strings, self._layout.per_partition, list[int]()
-        slots, increments, token, previous = push.slots, push.increments, push.token, push.previous
-        logged = push.logged or Logged(slots[:0], increments[:0])
-        cuts, log_cuts = strings.cuts(slots), strings.cuts(logged.slots)
+        layout, long_logs = self._model.layout, list[int]()
+        strings, k, increments, previous = (
+            layout.strings,
+            layout.per_partition,
+            push.increments,
+            push.previous,
+        )
+        logged = push.logged or Logged(push.slots[:0], increments[:0])
+        cuts, log_cuts = strings.cuts(push.slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
         if not where.any():
-            self._fan_out.require_open()
+            self._model.fan_out.require_open()
             return []
-        offsets = strings.offsets(slots)
+        offsets = strings.offsets(push.slots)
         entries = entries_of(strings.offsets(logged.slots), logged.increments)
 
-        def to_string(address: Address, p: int, i: int, conflicts: int) -> Iterator[StringPush]:
-            part = slice(cuts[p * k + i], cuts[p * k + i + 1])
-            density = None if conflicts > OPTIMISTIC else density_of(address)
-            return string_pushes(self._keys, (p, i), strings.size, offsets[part], increments[part], density)
-
         def request(address: Address, p: int, conflicts: int) -> PushRequest:
+            density = None if conflicts > OPTIMISTIC else density_of(address)
             at = [ENTRY_BYTES * cut for cut in log_cuts[p * k : (p + 1) * k + 1].tolist()]
+            parts = [slice(cuts[s], cuts[s + 1]) for s in layout.strings_of(p)]
+            pushes = (
+                each
+                for i, part in enumerate(parts)
+                for each in string_pushes(self._model, (p, i), offsets[part], increments[part], density)
+            )
             return PushRequest(
-                keys=self._keys,
-                partition=p,
-                size=strings.size,
-                strings=k,
-                pushes=sorted(
-                    (push for i in range(k) for push in to_string(address, p, i, conflicts)),
-                    key=lambda push: push.range_bytes > 0,
-                ),
+                self._model,
+                p,
+                push.token,
+                pushes=sorted(pushes, key=lambda each: each.range_bytes > 0),
                 logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
-                token=token,
                 previous=-1 if previous is None else int(previous[p]),
                 all_present=push.all_present,
             )
 
-        def note_write(p: int, facts: Facts, log_bytes: Mapping[int, int]) -> None:
-            if push.folds is not None:
-                of_partition = k * self._layout.per_string
-                closed = np.repeat(facts.folds, self._layout.per_string)
+        def note(request: PushRequest, outcome: RequestOutcome) -> None:
+            p = request.partition
+            if push.folds is not None and outcome is RequestOutcome.READY:  # before it may be seen
+                of_partition = k * layout.per_string
+                closed = np.repeat(request.facts.folds, layout.per_string)
                 push.folds[p * of_partition : (p + 1) * of_partition] = closed
-            for i, size in log_bytes.items():
+            for i, size in request.log_bytes.items():
                 s = p * k + i
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
-                if is_to_fold(s, strings.size, facts.folds[i], size - appended, size):
+                if is_to_fold(s, strings.size, request.facts.folds[i], size - appended, size):
                     long_logs.append(s)
 
-        behind = self._everywhere(np.flatnonzero(where).tolist(), request, token, note_write=note_write)
-        self.folds.fold(long_logs)  # what is put off, the next one folds whose push makes the log longer
+        behind = self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
+        self._folds.fold(long_logs)  # what is put off, the next one folds whose push makes the log longer
         return behind
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        """See `RedisStore.take_over`."""
-        applied = np.full(self._layout.partitions.count, -1, np.int64)
+        """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
+        url, patience_s = self._model.fan_out.url, self._model.fan_out.patience_s
+        applied = np.full(self._model.layout.partitions.count, -1, np.int64)
         highest = 0
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return self._without_slots(p, token)
+            return PushRequest(self._model, p, token, only_attempt=True)
 
-        def note(p: int, seen: PartitionState) -> None:
+        def note(request: PushRequest, outcome: RequestOutcome) -> None:
             nonlocal highest
-            applied[p] = seen.mark.number
-            highest = max(highest, seen.mark.attempt)
+            applied[request.partition] = request.watermark.number
+            highest = max(highest, request.watermark.attempt)
 
         attempt = time_ns()  # above those of before, also where a server has forgotten them
-        patience, tries = Patience(self._fan_out.patience_s, _TAKE_OVER_PAUSE_S), 0
+        patience, tries = Patience(patience_s, _TAKE_OVER_PAUSE_S), 0
 
         def always_superseded() -> StoreError:
             return StoreError(
-                f"{self._fan_out.url}: others have taken over the data shard {shard} of the job {job!r} "
-                f"again and again for {self._fan_out.patience_s:g} s; is {named('lease')} too short?"
+                f"{url}: others have taken over the data shard {shard} of the job {job!r} "
+                f"again and again for {patience_s:g} s; is {named('lease')} too short?"
             )
 
         while True:
@@ -146,55 +129,47 @@ class Pushes:
                 attempt = max(highest + 1, time_ns())
 
     def make_strings(self) -> None:
-        """See `RedisStore.make_strings`."""
+        """Make the strings that are not there yet, of zeros, as the first push would; raises as that does.
+
+        It takes a server 0.8 s for each GB, in which a job can do other things.
+        """
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return self._without_slots(p, None)
+            return PushRequest(self._model, p, None)
 
-        self._everywhere(list(range(self._layout.partitions.count)), request, None)
-
-    def _without_slots(self, partition: int, token: Token | None) -> PushRequest:
-        """Writes the attempt at a data shard; without a token, it makes the strings."""
-        return PushRequest(
-            keys=self._keys,
-            partition=partition,
-            size=self._layout.strings.size,
-            strings=self._layout.per_partition,
-            pushes=[],
-            logs={},
-            token=token,
-            only_attempt=True,
-        )
+        self._everywhere(list(range(self._model.layout.partitions.count)), request, None)
 
     def _everywhere(
-        self,
-        partitions: list[int],
-        make: Make,
-        token: Token | None,
-        note: Callable[[int, Any], object] = lambda *_: None,
-        note_write: NoteWrite = lambda *_: None,
+        self, partitions: list[int], make: Make, token: Token | None, note: Note = lambda *_: None
     ) -> list[int]:
         """Send requests until each has an outcome; the partitions that are behind.
 
-        `note` gets what every look has seen, `note_write` every partition that is written.
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
+        fan_out = self._model.fan_out
+
+        def always_conflicts() -> StoreError:
+            return StoreError(
+                f"{fan_out.url}: others have pushed to the same partition again and again for "
+                f"{fan_out.patience_s:g} s, so that a push did not get through; use fewer workers, or larger "
+                "chunks."
+            )
 
         def settle(links: Sequence[Link], wave: list[PushRequest]) -> list[int]:
             again: list[int] = []
-            conflicts, patience = 0, Patience(self._fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+            conflicts, patience = 0, Patience(fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
             while True:
-                by_outcome = self._wave(links[: len(wave)], wave, note, note_write)
+                by_outcome = self._wave(links[: len(wave)], wave, note)
                 again += by_outcome[RequestOutcome.ELSEWHERE]
                 behind.extend(by_outcome[RequestOutcome.BEHIND])
                 if by_outcome[RequestOutcome.SUPERSEDED] and token is not None:
-                    raise SupersededError(self._fan_out.url, token)
+                    raise SupersededError(fan_out.url, token)
                 if not by_outcome[RequestOutcome.CONFLICT]:
                     return again
                 conflicts += 1
                 if conflicts > OPTIMISTIC:
-                    patience.pause(self._always_conflicts)
+                    patience.pause(always_conflicts)
                 wave = [make(links[0].address, p, conflicts) for p in by_outcome[RequestOutcome.CONFLICT]]
 
         def on_node(link: Link, share: Sequence[int]) -> list[int]:
@@ -204,63 +179,49 @@ class Pushes:
             again: list[int] = []
             with ExitStack() as opened:
                 more = range(1, min(at_a_time, len(requests)))
-                links = [link, *(opened.enter_context(self._fan_out.nodes.link(link.address)) for _ in more)]
+                links = [link, *(opened.enter_context(fan_out.nodes.link(link.address)) for _ in more)]
                 for first in range(0, len(requests), at_a_time):
                     again += settle(links, requests[first : first + at_a_time])
             return again
 
-        self._fan_out.everywhere(partitions, on_node)
+        fan_out.everywhere(partitions, on_node)
         return behind
 
-    def _always_conflicts(self) -> StoreError:
-        return StoreError(
-            f"{self._fan_out.url}: others have pushed to the same partition again and again for "
-            f"{self._fan_out.patience_s:g} s, so that a push did not get through; use fewer workers, or "
-            "larger chunks."
-        )
-
     def _wave(
-        self,
-        links: Sequence[Link],
-        wave: list[PushRequest],
-        note: Callable[[int, Any], object],
-        note_write: NoteWrite,
+        self, links: Sequence[Link], wave: list[PushRequest], note: Note
     ) -> dict[RequestOutcome, list[int]]:
         """Write to one partition over each link; the partitions by what became of it."""
         by_outcome: dict[RequestOutcome, list[int]] = {outcome: [] for outcome in RequestOutcome}
-        for link, each in zip(links, wave, strict=True):
-            link.send(*each.look())
-        scratch = np.empty(max(each.range_bytes for each in wave), np.uint8)
-        written: list[tuple[Link, PushRequest, Facts, Write]] = []
+        for link, request in zip(links, wave, strict=True):
+            link.send(*request.look())
+        scratch = np.empty(max(request.range_bytes for request in wave), np.uint8)
+        written: list[tuple[Link, PushRequest]] = []
         looked_at: list[Link] = []
-        for link, each in zip(links, wave, strict=True):
+        for link, request in zip(links, wave, strict=True):
             try:
-                seen: Any = each.read_look(link.replies, self._incarnation)
+                outcome = request.read_look(link.replies)
             except ServerError as error:
                 require_passing(error)
-                by_outcome[RequestOutcome.ELSEWHERE].append(each.partition)
+                by_outcome[RequestOutcome.ELSEWHERE].append(request.partition)
                 continue
-            note(each.partition, seen)
-            outcome = each.next_step(seen)
+            note(request, outcome)
             if outcome is RequestOutcome.READY:
-                transaction = each.write(seen, scratch)
-                note_write(each.partition, seen.facts, {})  # before it may be seen
-                link.send(*transaction.parts)
-                written.append((link, each, seen.facts, transaction))
+                request.write(link, scratch)
+                written.append((link, request))
             else:
                 link.send(command(b"UNWATCH"))
                 looked_at.append(link)
-                by_outcome[outcome].append(each.partition)
-        for link, each, facts, transaction in written:
+                by_outcome[outcome].append(request.partition)
+        for link, request in written:
             try:
-                outcome, lengths = read_write(link.replies, transaction)
+                outcome = request.read_write(link.replies)
             except ServerError as error:
                 require_passing(error)
-                outcome, lengths = RequestOutcome.ELSEWHERE, []
-            by_outcome[outcome].append(each.partition)
+                outcome = RequestOutcome.ELSEWHERE
+            by_outcome[outcome].append(request.partition)
             if outcome is RequestOutcome.DONE:
-                self._saturations.add(*transaction.limited)
-                note_write(each.partition, facts, each.log_bytes(lengths))
+                self._saturations.add(*request.transaction.limited)
+                note(request, outcome)
         for link in looked_at:
             link.replies.status()
         return by_outcome

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ctr.ps.redis.incarnation import Incarnation
+from ctr.ps.redis.model import RedisModel
 from ctr.ps.wire import (
     INCARNATION,
     Address,
-    FanOut,
     Link,
     ServerError,
     checked,
@@ -22,14 +21,11 @@ T = TypeVar("T")
 
 
 class Replicas:
-    """The replicas of the nodes that hold one model's `count` partitions."""
+    """The replicas of the nodes that hold one model."""
 
-    def __init__(self, fan_out: FanOut, count: int, incarnation: Incarnation) -> None:
-        """`fan_out` is the one that pushes go through."""
-        self._fan_out = fan_out
-        self._keys = incarnation.keys
-        self._count = count
-        self._incarnation = incarnation
+    def __init__(self, model: RedisModel) -> None:
+        """`model` is reached over the fan-out that pushes go through."""
+        self._model = model
         self._with_replica: set[Address] = set()
 
     def have_everything(self, timeout_s: float) -> bool:
@@ -60,7 +56,10 @@ class Replicas:
         return any(self._ask_nodes(lambda link, _: self._look_for_replica(link)))
 
     def servers(self) -> frozenset[tuple[Address, str]]:
-        """The nodes, each with the id of its process."""
+        """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
+
+        Raises as `Store.pull` does.
+        """
 
         def process(link: Link, _: int) -> tuple[Address, str]:
             (info,) = checked(link.ask(("INFO", "server")))
@@ -74,10 +73,10 @@ class Replicas:
 
         None if the facts changed in between, and nothing was written: they may be those of a later model.
         """
-        facts = self._keys.facts(partition)
+        facts = self._model.keys.facts(partition)
         _, incarnation = checked(link.ask(("WATCH", facts), ("HGET", facts, INCARNATION)))
-        self._incarnation.check(incarnation)
-        write = ("HSET", facts, INCARNATION, self._incarnation.id)
+        self._model.check(incarnation)
+        write = ("HSET", facts, INCARNATION, self._model.incarnation)
         wait = ("WAIT", 1, max(1, round(timeout_s * 1000)))
         *_, written, acknowledged = checked(link.ask(("MULTI",), write, ("EXEC",), wait))
         return None if written is None else int(acknowledged)
@@ -88,16 +87,17 @@ class Replicas:
         None: it is to be asked again, perhaps elsewhere.
         """
         answers: list[T] = []
+        fan_out = self._model.fan_out
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            require_kept(self._fan_out.url, link)
+            require_kept(fan_out.url, link)
             answer = ask(link, partitions[0])
             if answer is None:
                 return list(partitions)
             answers.append(answer)
             return []
 
-        self._fan_out.everywhere(list(range(self._count)), on_node)
+        fan_out.everywhere(list(range(self._model.layout.partitions.count)), on_node)
         return answers
 
     def _look_for_replica(self, link: Link) -> bool | None:

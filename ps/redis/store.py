@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +12,28 @@ from ctr.errors import StoreError
 from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ctr.ps.layout import Layout, density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
-from ctr.ps.redis.change_feed import ChangeFeed, Changes, FeedPosition
-from ctr.ps.redis.counters import SaturationCount, Saturations, Traffic
-from ctr.ps.redis.drop import drop_model, dropping
-from ctr.ps.redis.dumps import Dumps, PartitionDump
-from ctr.ps.redis.model import open_model
-from ctr.ps.redis.packed_push import PackedPush
+from ctr.ps.redis.change_feed import ChangeFeed
+from ctr.ps.redis.creation import drop_model, dropping, open_model
+from ctr.ps.redis.dumps import Dumps
+from ctr.ps.redis.fold import Folds
+from ctr.ps.redis.model import RedisModel
+from ctr.ps.redis.packed_push import PackedPush, SaturationCount, Saturations
 from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
 from ctr.ps.store import GapError, Token, check_delta, check_slots
-from ctr.ps.wire import PATIENCE_S, Address, FanOut, Keys, RedisUrl
+from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # to each node
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that a store has exchanged with its servers."""
+
+    sent: int
+    received: int
 
 
 class RedisStore:
@@ -58,7 +67,8 @@ class RedisStore:
         """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
 
         Without `create`, it must be there. With `restoring`, a new model can be used when each of its
-        partitions has been given to `restore`: a replica that takes over without that is then known by it.
+        partitions has been given to `dumps.restore`: a replica that takes over without that is then known by
+        it.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
         until nothing has helped for `patience_s`.
@@ -68,6 +78,8 @@ class RedisStore:
         """
         if width != _WIDTH:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
+        self.bits = bits
+        self.width = width
         self.layout = Layout.of(bits)
         self.partitions = self.layout.partitions
         self.url = url
@@ -79,8 +91,7 @@ class RedisStore:
         self._saturations = SaturationCount()
         self._reads, self._writes = (FanOut(url, self.keys, timeout_s, patience_s) for _ in range(2))
         try:
-            self._incarnation = open_model(
-                url,
+            incarnation = open_model(
                 self._reads.nodes,
                 self.keys,
                 self.layout,
@@ -94,31 +105,21 @@ class RedisStore:
             self._reads.close()
             self._writes.close()
             raise
-        reads, writes = ((each, self.layout, self._incarnation) for each in (self._reads, self._writes))
-        self._feed, self._pulls = ChangeFeed(*reads), Pulls(*reads)
-        self._pushes = Pushes(*writes, self._saturations)
+        self.incarnation = incarnation.decode()
+        """The random id of the model's creation."""
+        reads, writes = (
+            RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
+        )
+        self.feed, self.pulls = ChangeFeed(reads), Pulls(reads)
+        self.pushes, self.folds = Pushes(writes, self._saturations), Folds(writes)
         # A worker takes over one data shard while it still pushes another.
-        self._attempts = Pushes(*reads, self._saturations, links=_ATTEMPT_LINKS)
-        self._replicas = Replicas(self._writes, self.partitions.count, self._incarnation)
-        self._dumps = Dumps(self._reads, self._writes, self.layout, self._incarnation)
-
-    @property
-    def bits(self) -> int:
-        return self.partitions.bits
-
-    @property
-    def width(self) -> int:
-        return _WIDTH
+        self._attempts = Pushes(reads, self._saturations, links=_ATTEMPT_LINKS)
+        self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
 
     @property
     def largest_z(self) -> float:
         """Where `z` stops, on both sides of 0."""
         return Z_MOST * 2.0**-self.z_bits
-
-    @property
-    def incarnation(self) -> str:
-        """The random id of the model's creation."""
-        return self._incarnation.id.decode()
 
     @property
     def traffic(self) -> Traffic:
@@ -137,7 +138,7 @@ class RedisStore:
         return self._reads.troubles + self._writes.troubles
 
     def pull(self, slots: Slots) -> NDArray[np.float32]:
-        """See `Store.pull`; without what workers have left in logs, see `fold`."""
+        """See `Store.pull`; without what workers have left in logs, see `Folds.fold_all`."""
         return self.unpacked(self.pull_packed(slots).packed)
 
     def unpacked(self, packed: Int64) -> Float32:
@@ -165,7 +166,7 @@ class RedisStore:
 
         Raises as `Store.pull` does.
         """
-        return self._pulls.pull(check_slots(slots, self.bits), job, shards)
+        return self.pulls.pull(check_slots(slots, self.bits), job, shards)
 
     def push(
         self,
@@ -189,58 +190,14 @@ class RedisStore:
         Raises SupersededError when a later attempt at the data shard has begun than the token's.
         """
         push.slots = check_slots(push.slots, self.bits)
-        return self._pushes.push(push, only)
+        return self.pushes.push(push, only)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
         return self._attempts.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> Int64:
-        return self._pulls.applied(job, shard)
-
-    def applied_everywhere(self, job: str, shards: Sequence[int]) -> Int64:
-        """int64[shards]: the last push of each of these data shards that every partition has; -1 for none.
-
-        Raises as `pull` does.
-        """
-        return self._pulls.applied_everywhere(job, shards)
-
-    def servers(self) -> frozenset[tuple[Address, str]]:
-        """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
-
-        Raises as `pull` does.
-        """
-        return self._replicas.servers()
-
-    def read_changes(self, position: FeedPosition) -> Changes:
-        """Which slots have been pushed since this position, which moves on; raises as `pull` does.
-
-        Where much is new, not all is read at once: see `FeedPosition.current`.
-        """
-        return self._feed.read(position)
-
-    def lineages(self) -> list[bytes]:
-        """Of each partition: if it changes, what was read of it before may be lost. Raises as `pull` does."""
-        return self._feed.lineages()
-
-    def make_strings(self) -> None:
-        """Make the strings that are not there yet, of zeros, as the first push would; raises as that does.
-
-        It takes a server 0.8 s for each GB, in which a job can do other things.
-        """
-        self._pushes.make_strings()
-
-    def fold(self) -> None:
-        """Add all logs to the state, for whoever pulls. Raises as `push` does."""
-        self._pushes.folds.fold_all()
-
-    def wait_replicated(self, timeout_s: float) -> bool:
-        """See `Replicas.have_everything`."""
-        return self._replicas.have_everything(timeout_s)
-
-    def has_replicas(self) -> bool:
-        """See `Replicas.exist`."""
-        return self._replicas.exist()
+        return self.pulls.applied(job, shard)
 
     def is_dense(self, slots: int) -> bool:
         """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
@@ -248,26 +205,18 @@ class RedisStore:
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
-        for p in np.flatnonzero(self._dumps.sizes()).tolist():
-            packed = np.frombuffer(self.dump(p).state, ">i8")
+        for p in np.flatnonzero(self.dumps.sizes()).tolist():
+            packed = np.frombuffer(self.dumps.take(p).state, ">i8")
             used = np.flatnonzero(packed.view(np.int64))  # many times faster in this byte order
             if used.size:
                 slots = as_slots(used + (p << self.partitions.shift), self.bits)
                 yield slots, self.unpacked(packed[used].astype(np.int64))
 
-    def dump(self, partition: int) -> PartitionDump:
-        """Everything that a partition holds, read at one moment."""
-        return self._dumps.take(partition)
-
-    def restore(self, dump: PartitionDump) -> None:
-        """Make a partition hold what was dumped; for a model that is being made."""
-        self._dumps.restore(dump)
-
     def drop(self) -> None:
         """Delete the model from the store, and close; a later model of that name is left alone."""
         self._reads.require_open()
         connection = dropping(self._reads.nodes, self.keys, self._reads.patience_s)
-        drop_model(connection, self.keys, self._incarnation.id)
+        drop_model(connection, self.keys, self.incarnation.encode())
         self.close()
 
     def close(self) -> None:

@@ -74,9 +74,9 @@ def _measure(store: RedisStore, stop: Event) -> list[Finding]:
             )
         ),
     ]
-    if store.has_replicas():
+    if store.replicas.exist():
         began = monotonic()
-        followed = store.wait_replicated(_REPLICAS_S)
+        followed = store.replicas.have_everything(_REPLICAS_S)
         waited = f"have all pushes after {monotonic() - began:.3f} s"
         verdict: Verdict = "ok" if followed else "problem"
         value = waited if followed else f"lack pushes after {_REPLICAS_S:g} s"

@@ -110,7 +110,7 @@ class Keys:
 
     @property
     def meta(self) -> bytes:
-        """A hash: what the model is (see `ps/redis/model.py`)."""
+        """A hash: what the model is (see `ps/redis/creation.py`)."""
         return f"ctr:{{{self.model}:meta}}".encode()
 
     @property
@@ -148,7 +148,7 @@ class Keys:
 
     def log(self, partition: int, string: int = 0) -> bytes:
         """A string: increments that are not in the state yet, and slots pushed for the first time; see
-        `ps/redis/log.py`."""
+        `ps/redis/packed_push.py`."""
         return self._of_partition(partition, f"l{string}")
 
     def folding(self, partition: int, string: int = 0) -> bytes:

@@ -81,7 +81,7 @@ def sums_in(store: RedisStore) -> StoreSums:
     with closing(JobBoard(store.url)) as board:
         job = board.job()
     assert job is not None
-    dumps = (store.dump(partition) for partition in range(store.partitions.count))
+    dumps = (store.dumps.take(partition) for partition in range(store.partitions.count))
     return StoreSums.of(dumps, store.partitions, job.id)
 
 

@@ -143,7 +143,7 @@ class _Trial:
         """Compare the server with the ledgers of its clients."""
         pushes = Ledger(self._folder).read()
         store = self._stores[0]
-        dumps = (store.dump(p) for p in range(store.partitions.count))
+        dumps = (store.dumps.take(p) for p in range(store.partitions.count))
         proof = prove(pushes, StoreSums.of(dumps, store.partitions, _JOB), owed=_owed(pushes))
         report.proofs.append(proof)
         report.problems += [f"server {self._folder.name}: {problem}" for problem in proof.problems]

@@ -51,7 +51,7 @@ class Trial:
         assert worker(PackedPush(slots, increments, Token(JOB, shard, chunk)), only) == []
 
     def dumps(self) -> list[PartitionDump]:
-        return [self.store.dump(p) for p in range(self.store.partitions.count)]
+        return [self.store.dumps.take(p) for p in range(self.store.partitions.count)]
 
     def sums(self, dumps: list[PartitionDump] | None = None) -> StoreSums:
         return StoreSums.of(self.dumps() if dumps is None else dumps, self.store.partitions, JOB)
@@ -113,7 +113,7 @@ class TestOnRealServers:
         before = trial.dumps()
         trial.push(worker, 7, 1)
         after = trial.dumps()
-        trial.store.restore(replace(after[3], state=before[3].state))
+        trial.store.dumps.restore(replace(after[3], state=before[3].state))
         assert trial.prove().problems == ["LOST: partition 3: chunk 1 of data shard 7 is not in it"]
 
     def test_what_a_failover_lost_is_found(self, trial: Trial) -> None:
@@ -123,7 +123,7 @@ class TestOnRealServers:
         before = trial.dumps()
         trial.push(worker, 7, 1)
         for partition in (4, 5):
-            trial.store.restore(before[partition])
+            trial.store.dumps.restore(before[partition])
         proof = trial.prove()
         assert proof.problems == [
             "LOST: chunk 1 of data shard 7 was acknowledged, and is not in partition 4, 5"

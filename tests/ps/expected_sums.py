@@ -94,7 +94,7 @@ class ExpectedSums:
     def require(self, store: RedisStore) -> None:
         """Raise AssertionError unless the store holds the sums."""
         everything = np.arange(self.sums.size, dtype=slot_dtype(store.bits))
-        store.fold()
+        store.folds.fold_all()
         packed = store.pull_packed(everything).packed
         wrong = np.flatnonzero(packed != self.sums)
         assert not wrong.size, f"{wrong.size} slots differ, the first is {wrong[0]}"

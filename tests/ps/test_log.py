@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ctr.ps.layout import LARGEST_STRING_BITS
 from ctr.ps.log_kernels import ENTRY_BYTES, OFFSET_BITS, decode_entries, encode_entries
-from ctr.ps.redis.log import entries_of, is_to_fold
+from ctr.ps.redis.packed_push import entries_of, is_to_fold
 from tests.reference import fixed_point
 from tests.reference import log as reference
 

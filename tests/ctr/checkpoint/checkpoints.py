@@ -43,7 +43,7 @@ def write(folder: Path, store: RedisStore, n: int = 0) -> None:
 
 def content(store: RedisStore) -> list[tuple[int, bytes, dict[str, int]]]:
     """Everything that a store holds, to the bit, but for zeros at the end of a partition."""
-    dumps = [store.dump(p) for p in range(store.partitions.count)]
+    dumps = [store.dumps.take(p) for p in range(store.partitions.count)]
     return [(d.partition, bytes(d.state).rstrip(b"\0"), d.applied) for d in dumps]
 
 

@@ -75,7 +75,7 @@ class TestWrittenThenRestored:
             "partitions": store.partitions.count,
             "incarnation": store.incarnation,
         }
-        there_before = [store.dump(p) for p in range(store.partitions.count)]
+        there_before = [store.dumps.take(p) for p in range(store.partitions.count)]
         assert len(list(checkpoint.dumps())) == sum(bool(d.state or d.applied) for d in there_before)
         again = restored(checkpoint, there)
         assert again.incarnation != store.incarnation

@@ -41,10 +41,14 @@ class Slow:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def dump(self, partition):
+    @property
+    def dumps(self):
+        return self
+
+    def take(self, partition):
         if partition in (0, 9):
             self._say(f"reading {n}.{partition}")
-        return self._store.dump(partition)
+        return self._store.dumps.take(partition)
 
 for line in sys.stdin:
     folder, url, moment = json.loads(line)

@@ -150,10 +150,10 @@ def test_of_rounds_whose_last_worker_was_taken_for_dead(redis_url: str, job_data
         def send(push: PackedPush, only: Bools | None) -> list[int]:
             assert push.token is not None
             if push.token.number == SOME and not before:
-                before.extend(map(store.dump, range(store.partitions.count)))
+                before.extend(map(store.dumps.take, range(store.partitions.count)))
             if push.token.number == MORE:
                 for dump in before:
-                    store.restore(dump)
+                    store.dumps.restore(dump)
                 for worker in board.look().workers:
                     board.leases.expire(worker.id)
             return store.push_packed(push, only)

@@ -13,7 +13,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.redis.drop import drop_model
+from ctr.ps.redis.creation import drop_model
 from ctr.ps.status.observer import StoreObserver
 from ctr.ps.wire.connection import Connection
 from ctr.ps.wire.keys import BoardKeys, Keys

@@ -70,7 +70,7 @@ def test_slots_are_logged_once(redis_url: str) -> None:
     presence = Presence(store)
     push(store, presence, slots_of(1, 2), 0)
     push(store, presence, slots_of(1, 2, 3), 1)
-    changes = store.read_changes(FeedPosition(store.layout))
+    changes = store.feed.read(FeedPosition(store.layout))
     assert [each.tolist() for each in changes.logged] == [[1, 2, 3]]
     store.drop()
 
@@ -80,7 +80,7 @@ def test_slots_of_a_folded_log_are_present(redis_url: str) -> None:
     pusher, early, late = Presence(store), Presence(store), Presence(store)
     push(store, pusher, slots_of(5, 6, 2048), 0)
     early.update()
-    store.fold()
+    store.folds.fold_all()
     push(store, pusher, slots_of(7), 1)
     for presence in (early, late):
         presence.update()
@@ -138,7 +138,7 @@ def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest
     monkeypatch.setattr(change_feed, "_REQUESTS_ANEW", 3)
     slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
     push(store, Presence(store), slots, 0)
-    store.fold()
+    store.folds.fold_all()
     presence, absent = Presence(store), []
     for _ in range(3):
         before = store.traffic.received
@@ -164,7 +164,7 @@ def test_restored_slots_are_present(redis_url: str) -> None:
     slots = np.concatenate([few, many])
     store.push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 0, 0)))  # without any log
     for p in range(16):
-        copy.restore(store.dump(p))
+        copy.dumps.restore(store.dumps.take(p))
     presence = Presence(copy)
     presence.update()
     assert not presence.absent(slots).any()

@@ -39,7 +39,7 @@ def resends(
     found = sequence.missing(applied, kept)
     if found is None:
         return None
-    return [(each.push.number, np.flatnonzero(each.partitions).tolist()) for each in found]
+    return [(push.number, np.flatnonzero(partitions).tolist()) for push, partitions in found]
 
 
 def test_nothing_where_nothing_is_missing() -> None:

@@ -133,7 +133,7 @@ class TestOutcome:
     def test_lost(self, redis_url: str) -> None:
         """Begun again, it goes on from what is there."""
         store, slots = opened(redis_url), slots_of(3)
-        worker, before = RedisSessions(store, "job"), store.dump(0)
+        worker, before = RedisSessions(store, "job"), store.dumps.take(0)
         session = worker.begin(0)
         for number in range(6):  # of which 4 are kept
             assert session.send(session.push_packed(slots, np.ones(1, np.int64), number))
@@ -151,7 +151,7 @@ class TestOutcome:
     def test_an_outcome_stays(self, redis_url: str) -> None:
         """What is lost afterwards is for whoever ends the job to notice."""
         store, slots = opened(redis_url), slots_of(3)
-        worker, before = RedisSessions(store, "job"), store.dump(0)
+        worker, before = RedisSessions(store, "job"), store.dumps.take(0)
         session = worker.begin(0)
         for number in range(6):
             assert session.send(session.push_packed(slots, np.ones(1, np.int64), number))
@@ -194,7 +194,7 @@ def overlay(one: OneSession, slots: Slots, packed: Int64, applied: Mapping[int, 
 
 def go_back(store: RedisStore, dumps: list[PartitionDump]) -> None:
     for dump in dumps:
-        store.restore(dump)
+        store.dumps.restore(dump)
 
 
 class TestLostPushes:
@@ -203,7 +203,7 @@ class TestLostPushes:
         """Some partitions go back, now and then, one to many chunks."""
         rng = np.random.default_rng(seed)
         worker, expected, lost = RedisSessions(store, "job"), ExpectedSums(BITS), 0
-        dumps = {p: [store.dump(p)] for p in range(store.partitions.count)}
+        dumps = {p: [store.dumps.take(p)] for p in range(store.partitions.count)}
         for shard in range(2):
             one = OneSession(store, shard, worker=worker)
             for chunk in range(8):
@@ -212,7 +212,7 @@ class TestLostPushes:
                 expected.sums[slots] += increment
                 one.push(slots, chunk, increment)
                 for p, held in dumps.items():
-                    held.append(store.dump(p))
+                    held.append(store.dumps.take(p))
                 if rng.random() < 0.3:
                     victims = rng.choice(16, 5, replace=False)
                     back = int(rng.integers(1, 6))
@@ -227,7 +227,7 @@ class TestLostPushes:
         assert (worker.resent > 0) == (lost > 0)
 
     def test_are_noticed_by_the_next_push(self, store: RedisStore) -> None:
-        one, before = OneSession(store), store.dump(0)
+        one, before = OneSession(store), store.dumps.take(0)
         for chunk in range(5):
             one.push(slots_of(3), chunk, 10**chunk)
         go_back(store, [before])
@@ -238,7 +238,7 @@ class TestLostPushes:
 
     def test_of_an_earlier_shard(self, store: RedisStore) -> None:
         """The next push of any shard notices; else `wait_replicated` does."""
-        one, before = OneSession(store), store.dump(0)
+        one, before = OneSession(store), store.dumps.take(0)
         other = OneSession(store, 1, worker=one.worker)
         one.push(slots_of(3), 0, 1)
         other.push(slots_of(3), 0, 10)
@@ -250,19 +250,22 @@ class TestLostPushes:
         assert store.pull_packed(slots_of(3)).packed.tolist() == [111]
 
     def test_that_are_not_kept_any_more_stop_the_job(self, store: RedisStore) -> None:
-        one, before = OneSession(store, worker=RedisSessions(store, "job", keep_bytes=100)), store.dump(0)
+        one, before = (
+            OneSession(store, worker=RedisSessions(store, "job", keep_bytes=100)),
+            store.dumps.take(0),
+        )
         for chunk in range(10):
             one.push(slots_of(3, 4), chunk)
         go_back(store, [before])
         with pytest.raises(StoreError, match=r"not kept .* behind.* --resume"):
             one.push(slots_of(3), 10)
-        assert store.dump(0) == before, "nothing was added to what is wrong"
+        assert store.dumps.take(0) == before, "nothing was added to what is wrong"
 
     def test_a_few_are_kept_without_any_replica(self, redis_url: str) -> None:
         store = opened(redis_url)
         one, dumps = OneSession(store), []
         for chunk in range(10):
-            dumps.append(store.dump(0))
+            dumps.append(store.dumps.take(0))
             one.push(slots_of(3), chunk)
         go_back(store, [dumps[-3]])
         one.worker.wait_replicated()
@@ -272,7 +275,7 @@ class TestLostPushes:
     def test_are_kept_until_a_replica_has_them(self) -> None:
         with EmbeddedRedis(replicas=1) as servers:
             store = opened(servers.url)
-            one, before = OneSession(store), store.dump(0)
+            one, before = OneSession(store), store.dumps.take(0)
             primary, replica = servers.nodes[0]
             replica.freeze()
             for chunk in range(10):
@@ -304,7 +307,7 @@ def test_a_fold_that_is_seen_while_replicas_are_waited_for_is_not_safe(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica that takes over may lack it, so what this worker has in the log is still its to add."""
-    one, wait = OneSession(store), store.wait_replicated
+    one, wait = OneSession(store), store.replicas.have_everything
     for number in range(3):
         push = one.make(slots_of(), number)
         push.packed.logged = Logged(slots_of(number), np.ones(1, np.int64))
@@ -316,7 +319,7 @@ def test_a_fold_that_is_seen_while_replicas_are_waited_for_is_not_safe(
         kept.note_folds(np.ones(store.layout.pieces.count, np.int64))  # as another thread has pulled it
         return replicated
 
-    monkeypatch.setattr(store, "wait_replicated", fold_meanwhile)
+    monkeypatch.setattr(store.replicas, "have_everything", fold_meanwhile)
     kept._log.put(Logged(slots_of(9), np.ones(1, np.int64)), np.zeros(store.layout.strings.count, np.int64))
     assert one.worker.wait_replicated(10.0)
     assert kept.entries() == 1

@@ -299,7 +299,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     assert counts.logged_new == 2
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
     assert saved == {"cache": 8, "presence": 6, "defer": 1, "kkt": 8}
-    store.fold()
+    store.folds.fold_all()
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
     worker.close()
     store.drop()
@@ -385,7 +385,7 @@ def test_ranges_make_all_slots_present(redis_url: str) -> None:
         session = worker_of(store, ALL).begin(number)
         for clock in range(2):
             train(session, everything, clock, np.ones((everything.size, 2), np.float32))
-    changes = store.read_changes(FeedPosition(store.layout))
+    changes = store.feed.read(FeedPosition(store.layout))
     assert changes.all_present.all()
     assert not any(each.size for each in changes.logged)
     store.drop()

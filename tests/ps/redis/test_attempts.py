@@ -86,7 +86,7 @@ class Attempt:
 
 def counts(store: RedisStore) -> NDArray[np.int64]:
     """int64[chunks, slots]: how often each chunk counts in each slot; none counts where it has no slot."""
-    store.fold()
+    store.folds.fold_all()
     packed = store.pull_packed(np.arange(1 << BITS, dtype=np.uint32)).packed
     units = packed >> 32
     found = np.array([(units >> (2 * chunk)) & 3 for chunk in range(CHUNKS)])
@@ -141,11 +141,11 @@ def test_what_a_dead_worker_had_pushed_and_a_server_loses(stores: Callable[[], R
     dead, heir = Attempt(stores(), 0, defers=False), Attempt(stores(), 1, defers=False)
     dead.begin()
     dead.train(3)
-    before = [dead.store.dump(p) for p in range(5)]
+    before = [dead.store.dumps.take(p) for p in range(5)]
     dead.train(6)
     assert heir.begin() == 6
     for dump in before:
-        heir.store.restore(dump)
+        heir.store.dumps.restore(dump)
     heir.train(8)
     assert heir.outcome is Outcome.LOST
     assert heir.begin() == 3

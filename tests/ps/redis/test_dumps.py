@@ -38,15 +38,15 @@ class TestDumps:
         for chunk in range(3):
             store.push(SLOTS, deltas(chunk), Token("jöb", 3, chunk))
             store.push(SLOTS[:5], deltas(chunk)[:5], Token("a:b", chunk, 7))
-        dumps = [store.dump(p) for p in range(16)]
+        dumps = [store.dumps.take(p) for p in range(16)]
         assert dumps[0].applied == {"jöb:3": 2, "a:b:0": 7, "a:b:1": 7, "a:b:2": 7}
         assert [dump.partition for dump in dumps] == list(range(16))
         other = opened(server.url, bits=12)
         other.push(SLOTS[:-1] + np.uint32(1), deltas(9)[1:], Token("other", 0, 0))  # is gone afterwards
         for dump in dumps:
-            other.restore(dump)
+            other.dumps.restore(dump)
         assert scanned(other) == scanned(store)
-        assert [other.dump(p) for p in range(16)] == dumps
+        assert [other.dumps.take(p) for p in range(16)] == dumps
         other.push(SLOTS, deltas(2), Token("jöb", 3, 2))  # has been applied
         assert scanned(other) == scanned(store)
         other.drop()
@@ -55,8 +55,8 @@ class TestDumps:
         slots = np.array([256, 258, 511, 512], np.uint32)
         store.push_packed(PackedPush(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0)))
         for p in (0, 1, 2):
-            store.restore(store.dump(p))
-        changes = store.read_changes(FeedPosition(store.layout))
+            store.dumps.restore(store.dumps.take(p))
+        changes = store.feed.read(FeedPosition(store.layout))
         present = {
             string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
             for string, bitmap in changes.present.items()
@@ -66,19 +66,19 @@ class TestDumps:
         assert not any(each.size for each in changes.logged)
 
     def test_an_empty_partition(self, store: RedisStore) -> None:
-        empty = store.dump(5)
+        empty = store.dumps.take(5)
         assert empty == PartitionDump(5, b"", {})
         store.push(SLOTS, deltas(0), Token("job", 0, 0))
-        store.restore(empty)
-        assert store.dump(5) == empty
+        store.dumps.restore(empty)
+        assert store.dumps.take(5) == empty
         assert store.applied("job", 0)[[4, 5, 6]].tolist() == [0, -1, 0]
 
     @pytest.mark.parametrize("size", [1, 8 * 65])
     def test_of_another_store(self, store: RedisStore, size: int) -> None:
-        before = store.dump(1)
+        before = store.dumps.take(1)
         with pytest.raises(StoreError, match=f"partition 1 was dumped with {size} bytes"):
-            store.restore(PartitionDump(1, bytes(size), {}))
-        assert store.dump(1) == before
+            store.dumps.restore(PartitionDump(1, bytes(size), {}))
+        assert store.dumps.take(1) == before
 
 
 def test_a_dump_of_a_partition_that_others_push_to_all_the_time(redis_url: str) -> None:
@@ -98,7 +98,7 @@ def test_a_dump_of_a_partition_that_others_push_to_all_the_time(redis_url: str) 
         store.push_packed(PackedPush(slots, slots + np.int64(1), Token("job", 0, 0)))
         tracemalloc.start()
         dumping = True
-        dump = store.dump(0)
+        dump = store.dumps.take(0)
         dumping = False
         memory = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

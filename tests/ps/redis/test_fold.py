@@ -64,7 +64,7 @@ class Pusher:
         pulled = self.store.pull_packed(EVERYTHING)
         self.log.overlay(EVERYTHING, pulled.packed, pulled.folds)
         assert np.array_equal(pulled.packed, self.sums)
-        state = np.frombuffer(self.store.dump(0).state, ">i8")
+        state = np.frombuffer(self.store.dumps.take(0).state, ">i8")
         assert np.array_equal(state, self.sums[: state.size])
 
 
@@ -106,7 +106,7 @@ def test_it_gets_through_though_others_push_before_every_step(
         pusher.push()
     pusher.parts = 300  # or its own pushes would make the log long enough to fold it
     pushing = True
-    assert folder._pushes.folds.fold([0]) == []
+    assert folder.folds.fold([0]) == []
     pushing = False
     assert steps == STEPS + 8, "a piece that somebody pushed to is tried twice"
     pusher.require()
@@ -130,9 +130,9 @@ def test_who_dies_leaves_the_rest_to_others(pusher: Pusher, open_through: OpenTh
     folding = True
     if done < STEPS:
         with pytest.raises(StoreError, match="could not be reached"):
-            dying.fold()
+            dying.folds.fold_all()
     else:
-        dying.fold()
+        dying.folds.fold_all()
     assert min(done + 1, STEPS) == seen
     presence = Presence(pusher.store)
     presence.update()
@@ -161,10 +161,10 @@ def test_a_closed_log_that_was_deleted_is_missed(
     line, dying = open_through(on_data=cut)
     folding = True
     with pytest.raises(StoreError, match="could not be reached"):
-        dying.fold()
+        dying.folds.fold_all()
     with redis.Redis.from_url(redis_url) as client:
         assert client.delete(pusher.store.keys.folding(0)) == 1
-    for request in (pusher.require, pusher.store.fold):
+    for request in (pusher.require, pusher.store.folds.fold_all):
         with pytest.raises(StoreError, match="a node has lost a part of"):
             request()
 
@@ -174,7 +174,7 @@ def test_several_fold_at_once(pusher: Pusher, redis_url: str) -> None:
     for _ in range(4):
         for _ in range(8):
             pusher.push()
-        at_once(*[store.fold for store in stores], pusher.push)
+        at_once(*[store.folds.fold_all for store in stores], pusher.push)
         pusher.require()
     for store in stores:
         store.close()
@@ -189,14 +189,14 @@ def test_a_fold_that_others_are_at_is_put_off(pusher: Pusher, open_through: Open
         if others and b"EXEC" in data and b"BITFIELD" not in data:
             steps += 1
             if steps == 3:
-                pusher.store.fold()
+                pusher.store.folds.fold_all()
 
     for _ in range(8):
         pusher.push()
     _, folder = open_through(on_data=fold_first)
     others = True
-    assert folder._pushes.folds.fold([0]) == [0]
-    assert folder._pushes.folds.fold([0]) == []
+    assert folder.folds.fold([0]) == [0]
+    assert folder.folds.fold([0]) == []
     pusher.require()
 
 

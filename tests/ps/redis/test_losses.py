@@ -41,30 +41,30 @@ REQUESTS: dict[str, list[Request]] = {
         lambda store: store.pull(IN_BODY),
         lambda store: push(store, IN_BODY),
         log,
-        lambda store: store.dump(0),
+        lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.fold(),
+        lambda store: store.folds.fold_all(),
     ],
     "last_slots": [
         lambda store: store.pull(IN_TAIL),
         lambda store: push(store, IN_TAIL),
-        lambda store: store.dump(0),
+        lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
     ],
     "log": [
         log,
         listen,
-        lambda store: store.dump(0),
+        lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.fold(),
+        lambda store: store.folds.fold_all(),
     ],
-    "present": [listen, lambda store: store.fold()],
+    "present": [listen, lambda store: store.folds.fold_all()],
     "fold_steps": [
         lambda store: store.pull(IN_BODY),
         listen,
-        lambda store: store.dump(0),
+        lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.fold(),
+        lambda store: store.folds.fold_all(),
     ],
 }
 
@@ -89,12 +89,12 @@ def test_a_key_that_was_deleted_is_missed(redis_url: str, name: str) -> None:
 def test_nothing_is_missed_of_a_partition_that_nobody_pushed_to(redis_url: str) -> None:
     store = opened(redis_url, bits=14)
     listen(store)
-    store.fold()
+    store.folds.fold_all()
     assert not store.pull(IN_BODY).any()
-    assert not store.dump(0).state
+    assert not store.dumps.take(0).state
     log(store)
     listen(store)
-    store.fold()
+    store.folds.fold_all()
     assert store.pull_packed(IN_BODY).packed.tolist() == [1]
     store.drop()
 
@@ -104,16 +104,16 @@ def test_servers_that_are_told_to_delete_keys_end_the_job(start_redis: StartRedi
     """Also while it runs: it is looked at whenever a data shard ends, and by every checkpoint."""
     servers = start_redis(nodes)
     store = opened(servers.url, bits=14)
-    store.make_strings()
-    assert store.wait_replicated(1.0)
+    store.pushes.make_strings()
+    assert store.replicas.have_everything(1.0)
     with servers.servers[-1].connect() as client:
         client.config_set("maxmemory-policy", "volatile-lru")  # no key of a model has a time to live
-        assert store.wait_replicated(1.0)
+        assert store.replicas.have_everything(1.0)
         client.config_set("maxmemory-policy", "allkeys-lru")
     for request in (
-        lambda: store.wait_replicated(1.0),
-        store.has_replicas,
-        lambda: [store.dump(p) for p in range(16)],
+        lambda: store.replicas.have_everything(1.0),
+        store.replicas.exist,
+        lambda: [store.dumps.take(p) for p in range(16)],
         lambda: list(store.scan()),
     ):
         with pytest.raises(StoreError, match=r"allkeys-lru.*set maxmemory-policy to noeviction"):

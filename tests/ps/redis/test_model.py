@@ -11,7 +11,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps import Token
-from ctr.ps.redis.drop import drop_incarnation
+from ctr.ps.redis.creation import drop_incarnation
 from ctr.ps.redis.dumps import PartitionDump
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.status.observer import StoreObserver
@@ -177,12 +177,12 @@ def test_a_restore_that_was_overtaken_leaves_the_next_model_alone(redis_url: str
                 PartitionDump(p, (b"\0" * 6 + b"\1\0").ljust(8 * 256, b"\0"), {"job:0": 3}) for p in range(16)
             ]
             for dump in dumps[:32]:
-                second.restore(dump)
+                second.dumps.restore(dump)
             with pytest.raises(StoreError):
-                first.restore(PartitionDump(0, b"", {}))
+                first.dumps.restore(PartitionDump(0, b"", {}))
             for dump in dumps[32:]:
-                second.restore(dump)
-            assert [second.dump(p) for p in range(16)] == dumps
+                second.dumps.restore(dump)
+            assert [second.dumps.take(p) for p in range(16)] == dumps
             second.drop()
 
 

@@ -87,7 +87,7 @@ class TestPacked:
             )
 
         def named() -> list[int]:
-            return sorted(slot for each in store.read_changes(position).logged for slot in each.tolist())
+            return sorted(slot for each in store.feed.read(position).logged for slot in each.tolist())
 
         for _ in range(2):  # a repeated push tells nothing again
             log(slots, 0)
@@ -108,12 +108,12 @@ class TestPacked:
         assert np.unique(folds).tolist() == [-1, 0]
         assert store.pull_packed(slots).packed.tolist() == [10, 20, 0, 0]
         dumped = scanned(store)
-        store.fold()
+        store.folds.fold_all()
         pulled = store.pull_packed(slots)
         assert pulled.packed.tolist() == [11, 22, 3, 4]
         assert pulled.folds[[0, 14]].tolist() == [1, 1]
         assert scanned(store) == dumped
-        store.fold()  # there is nothing to fold
+        store.folds.fold_all()  # there is nothing to fold
         assert store.pull_packed(slots).packed.tolist() == [11, 22, 3, 4]
         assert store.pull_packed(slots).folds[[0, 14]].tolist() == [1, 1]
 
@@ -133,11 +133,11 @@ class TestPacked:
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
         position = FeedPosition(store.layout)
-        changes = store.read_changes(position)
+        changes = store.feed.read(position)
         assert (position.entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
         present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48
-        store.fold()
+        store.folds.fold_all()
         assert np.array_equal(store.pull_packed(everything).packed, sums)
         store.drop()

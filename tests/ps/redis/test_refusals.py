@@ -116,7 +116,7 @@ class TestRefusals:
             for request in (
                 lambda: store.pull(SLOTS),
                 lambda: store.push(SLOTS, deltas(0), Token("job", 0, 0)),
-                lambda: store.dump(3),
+                lambda: store.dumps.take(3),
                 lambda: list(store.scan()),
             ):
                 with pytest.raises(StoreError, match=r"refused \(WRONGTYPE"):

@@ -33,15 +33,15 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     def push(chunk: int) -> None:
         store.push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 0, chunk)))
 
-    assert store.has_replicas()
+    assert store.replicas.exist()
     push(0)
-    assert store.wait_replicated(5.0)
+    assert store.replicas.have_everything(5.0)
     (primary, away), (_, slow), _ = servers.nodes
     tell(away, "CONFIG", "SET", "masterauth", "wrong")
     tell(away, "CLIENT", "KILL", "TYPE", "master")
     eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]
     push(1)
-    assert not store.wait_replicated(5.0)
+    assert not store.replicas.have_everything(5.0)
 
     def thaw() -> None:
         for server in (primary, slow):
@@ -53,10 +53,10 @@ def test_a_replica_that_is_away_counts_however_slow_the_answers_are(start_redis:
     slow.freeze()
     thawing = Thread(target=thaw)
     thawing.start()
-    assert not store.wait_replicated(5.0)
+    assert not store.replicas.have_everything(5.0)
     thawing.join()
     tell(away, "CONFIG", "SET", "masterauth", away.password)
-    eventually(lambda: store.wait_replicated(5.0))
+    eventually(lambda: store.replicas.have_everything(5.0))
     store.close()
 
 
@@ -69,13 +69,15 @@ def test_a_replica_that_misses_what_was_restored_is_known_by_it(start_redis: Sta
     whole.push(slots, np.ones((slots.size, 2), np.float32), Token("job", 0, 0))
     store = RedisStore(url, bits=12, width=2, restoring=True)
     primary, replica = servers.nodes[0]
-    eventually(lambda: whole.wait_replicated(1.0))  # and with that, all that the servers were told before
+    eventually(
+        lambda: whole.replicas.have_everything(1.0)
+    )  # and with that, all that the servers were told before
     tell(replica, "CONFIG", "SET", "masterauth", "wrong")
     tell(replica, "CLIENT", "KILL", "TYPE", "master")
     eventually(lambda: tell(primary, "INFO", "replication")["connected_slaves"] == 0)  # type: ignore[index]
     for partition in range(store.partitions.count):
-        dump = whole.dump(partition)
-        store.restore(PartitionDump(partition, dump.state, {}))
+        dump = whole.dumps.take(partition)
+        store.dumps.restore(PartitionDump(partition, dump.state, {}))
     assert (store.pull(slots) == 1).all()
     primary.kill()
     with pytest.raises(StoreError, match="lost the data"):
@@ -109,9 +111,9 @@ def test_a_worker_that_is_late_leaves_nothing_in_a_later_model(start_redis: Star
     with closing(_Interrupted(servers.url, replace)) as line:
         store = RedisStore(parse_redis_url(line.url), bits=12, width=2)
         with pytest.raises(StoreError, match="lost the data"):
-            store.wait_replicated(5.0)
+            store.replicas.have_everything(5.0)
         store.close()
     (new,) = later
     assert (new.pull(slots) == 0).all()
-    assert new.wait_replicated(5.0)
+    assert new.replicas.have_everything(5.0)
     new.close()

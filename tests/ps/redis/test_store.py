@@ -181,7 +181,7 @@ def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
     packed = store.pull_packed(np.arange(size, 2 * size, dtype=np.uint32)).packed
     assert np.array_equal(packed, sums)
     assert 8 * size * k <= used_by(server, store) <= (8.02 * size + 64) * k
-    store.restore(store.dump(1 // k))
+    store.dumps.restore(store.dumps.take(1 // k))
     assert used_by(server, store) <= (8.02 * size + 64) * k
     store.drop()
 
@@ -211,22 +211,22 @@ def test_sparse_and_dense_requests_agree(server: EmbeddedRedis) -> None:
 def test_replicas_are_waited_for(start_redis: StartRedis) -> None:
     servers = start_redis(replicas=1)
     (server,), store = servers.nodes[0][1:], opened(servers.url)
-    assert store.has_replicas()
+    assert store.replicas.exist()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
-    assert store.wait_replicated(timeout_s=20)
+    assert store.replicas.have_everything(timeout_s=20)
     server.freeze()
     store.push(SLOTS, deltas(0), Token("job", 0, 1))
-    assert not store.wait_replicated(timeout_s=0.01)
+    assert not store.replicas.have_everything(timeout_s=0.01)
     server.thaw()
-    assert store.wait_replicated(timeout_s=20)
+    assert store.replicas.have_everything(timeout_s=20)
     store.drop()
 
 
 def test_without_replicas_nothing_is_waited_for(cluster: EmbeddedRedis) -> None:
     store = opened(cluster.url)
-    assert not store.has_replicas()
+    assert not store.replicas.exist()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
-    assert store.wait_replicated(timeout_s=1000)
+    assert store.replicas.have_everything(timeout_s=1000)
     store.drop()
 
 

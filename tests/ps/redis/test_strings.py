@@ -12,7 +12,7 @@ import redis
 from ctr.errors import StoreError
 from ctr.ps import Logged, PackedPush, Token, layout
 from ctr.ps.client.presence import Presence
-from ctr.ps.redis.drop import partition_keys
+from ctr.ps.redis.creation import partition_keys
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.url import parse_redis_url
@@ -82,20 +82,20 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
     assert np.array_equal(pulled.packed, sums)
     assert pulled.applied[1].tolist() == [1] * 16
     assert pulled.folds.tolist() == [0] * STRINGS
-    assert store.applied_everywhere("job", [2, 0, 1, 16]).tolist() == [2, 3, 1, -1]
+    assert store.pulls.applied_everywhere("job", [2, 0, 1, 16]).tolist() == [2, 3, 1, -1]
     both = scanned(store)
     assert set(both) == set(np.flatnonzero(sums + logs).tolist())
 
-    dumps = [store.dump(p) for p in range(16)]
+    dumps = [store.dumps.take(p) for p in range(16)]
     copy = opened(url, "copy", restoring=True)
     for each in dumps:
-        copy.restore(each)
+        copy.dumps.restore(each)
     assert scanned(copy) == both
-    assert [copy.dump(p) for p in range(16)] == dumps
+    assert [copy.dumps.take(p) for p in range(16)] == dumps
     assert copy.applied("job", 0).tolist() == [3] * 16
     copy.drop()
 
-    store.fold()
+    store.folds.fold_all()
     store.push_packed(PackedPush(*nobody, Token("job", 0, 9), logged=Logged(EVERYTHING[:1], np.array([5]))))
     assert scanned(store) == both | {0: scanned(store)[0]}
     pulled = store.pull_packed(EVERYTHING)
@@ -115,7 +115,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Embed
             slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
         )
     )
-    other.fold()
+    other.folds.fold_all()
     keys = {key for p in range(16) for key in partition_keys(other.keys, p, 4)}
 
     def there() -> set[bytes]:
@@ -169,7 +169,7 @@ def test_strings_are_made_whole_before_anybody_pushes(store: RedisStore, url: st
     store.push_packed(PackedPush(np.array([5], np.uint32), np.array([7]), Token("job", 0, 0)))
     assert sorted(set(lengths())) == [0, 8 * (SIZE - 2)]  # those of one partition
     for _ in range(2):
-        store.make_strings()
+        store.pushes.make_strings()
         assert set(lengths()) == {8 * (SIZE - 2)}
         assert np.flatnonzero(store.pull_packed(EVERYTHING).packed).tolist() == [5]
     assert store.applied("job", 0).tolist() == [0] + [-1] * 15  # nobody has pushed to the others
@@ -185,7 +185,7 @@ def test_pushes_count_once_while_strings_are_made(store: RedisStore, url: str) -
         for number in (0, 0, 1):  # the first one twice
             others[shard].push_packed(PackedPush(slots, ones, Token("job", shard, number)))
 
-    at_once(store.make_strings, *(partial(push, shard) for shard in range(len(others))))
+    at_once(store.pushes.make_strings, *(partial(push, shard) for shard in range(len(others))))
     assert (store.pull_packed(slots).packed == 2 * len(others)).all()
     for other in others:
         other.close()
@@ -195,6 +195,6 @@ def test_no_strings_are_made_of_a_model_that_is_gone(store: RedisStore, url: str
     other = opened(url, "several", join=True)
     other.drop()
     with pytest.raises(StoreError, match="lost the data"):
-        store.make_strings()
+        store.pushes.make_strings()
     with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
         assert not list(client.scan_iter("ctr:*"))

@@ -154,7 +154,7 @@ class TestOneServer:
         with closing(RedisStore(parse_redis_url(named(redis_url)), bits=BITS, width=2, join=True)) as store:
             for request in (
                 lambda: list(store.scan()),
-                lambda: store.dump(5),
+                lambda: store.dumps.take(5),
                 lambda: store.push(SLOTS, np.ones((SLOTS.size, 2), np.float32), Token("job", 1, 0)),
             ):
                 with pytest.raises(StoreError, match="lost a part"):

@@ -1,0 +1,307 @@
+"""Creates a model in Redis, checks its description when a process opens it, and drops it.
+
+The key of the description, `meta`, is written before any other key and deleted after all others. In between
+it says how far the model is: `creating`, `ready`, or neither while it is dropped. So if a process is killed
+on the way, the next one sees that the model is not whole.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from time import monotonic, sleep
+from typing import Any
+
+from ctr.errors import StoreError
+from ctr.ps.layout import Layout
+from ctr.ps.wire import (
+    INCARNATION,
+    PATIENCE_S,
+    WATERMARK_HASHES,
+    Command,
+    Connection,
+    Keys,
+    Nodes,
+    ServerError,
+    Write,
+    checked,
+    connect,
+    eviction_policies,
+    host_port,
+    pairs,
+    parse_info,
+    parse_redis_url,
+    require_no_eviction,
+)
+
+LAYOUT_VERSION = "8"
+
+_CREATING, _READY = b"creating", b"ready"
+"""Fields of the meta hash: how far the model is; neither while it is dropped."""
+_AT_A_TIME = 1_000  # partitions in one round trip
+_CREATION_S = 30.0
+_PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
+"""How long to wait for a replica that may be about to take over from its primary."""
+_CLEAN_UP_S = 2.0
+"""How long to retry the removal of a model that was created only in part."""
+
+
+class ModelExistsError(StoreError):
+    """The store already has a model of this name."""
+
+
+def open_model(
+    nodes: Nodes,
+    keys: Keys,
+    layout: Layout,
+    facts: Mapping[str, str],
+    *,
+    join: bool,
+    create: bool,
+    restoring: bool,
+    patience_s: float,
+) -> bytes:
+    """Create the model, or with `join` check that it has the same `facts`; return its incarnation.
+
+    Of several processes that join at once, one creates and the others wait. Every partition gets the
+    incarnation, so that a node which lost its data is noticed; with `restoring`, only when the partition is
+    restored. Remains of an earlier model of this name are removed first. Raises StoreError if layout or facts
+    differ, naming both, and if one of the model's keys holds something else.
+    """
+    wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
+    connection = Connection(nodes, patience_s=patience_s, purpose="the model")
+    require_no_eviction(nodes.url, eviction_policies(connection))
+    if not create:
+        return _join(connection, keys, wanted)
+    if not nodes.url.cluster:
+        _require_primary(connection)
+    meta, own = _begin(connection, keys, wanted)
+    while own is None and _is_dropped(meta):
+        # Another process has not finished dropping it, or never will.
+        drop_model(connection, keys, meta[INCARNATION])
+        meta, own = _begin(connection, keys, wanted)
+    if own is not None:
+        _create(connection, keys, layout, own, restoring=restoring)
+        return own
+    if not join:
+        raise ModelExistsError(_refusal(keys, meta))
+    return _join(connection, keys, wanted)
+
+
+def _require_primary(connection: Connection) -> None:
+    """Raise StoreError if the server is, and for a while remains, a replica that follows a live primary.
+
+    A replica that has lost its primary may be promoted at any moment; requests wait for that as they wait for
+    a server that is away.
+    """
+    deadline = monotonic() + _PROMOTION_S
+    while True:
+        ((info,),) = connection.ask_nodes(("INFO", "replication"))
+        facts = parse_info(info)
+        if facts.get("master_link_status") != "up":  # only a replica says anything about a link
+            return
+        if monotonic() > deadline:
+            primary = host_port((str(facts["master_host"]), int(facts["master_port"])))
+            raise StoreError(
+                f"{connection.nodes.url}: this server is a replica, which takes no writes; name its primary, "
+                f"{primary}."
+            )
+        sleep(_PROMOTION_PAUSE_S)
+
+
+def _begin(
+    connection: Connection, keys: Keys, wanted: Mapping[str, str]
+) -> tuple[dict[bytes, bytes], bytes | None]:
+    """Claim the name; returns what `meta` was before, and the new incarnation if it was empty."""
+    incarnation = secrets.token_hex(8).encode()
+    words = [word for fact in wanted.items() for word in fact]
+
+    def decide(answers: list[Any]) -> Write[tuple[dict[bytes, bytes], bytes | None]]:
+        meta = pairs(answers[0])
+        if not meta:
+            return [("HSET", keys.meta, INCARNATION, incarnation, _CREATING, 1, *words)], ({}, incarnation)
+        # Ours, if the answer to an earlier attempt was lost.
+        return (), (meta, incarnation if meta.get(INCARNATION) == incarnation else None)
+
+    meta, ours = connection.update([keys.meta], [("HGETALL", keys.meta)], decide)
+    if meta and INCARNATION not in meta:
+        if b"layout" in meta:
+            require_layout(keys, meta)
+        raise StoreError(
+            f"the key {keys.meta.decode()!r} in this store holds something that is no model; name another "
+            "model (?model=NAME), or delete the key."
+        )
+    return meta, ours
+
+
+def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
+    return _READY not in meta and _CREATING not in meta
+
+
+def _create(
+    connection: Connection, keys: Keys, layout: Layout, incarnation: bytes, *, restoring: bool
+) -> None:
+    """Write the incarnation to the partitions of a model whose `meta` exists, and mark it as ready."""
+    try:
+        for some in _batches(_former_partitions(connection, keys, layout)):
+            connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
+        for some in _batches(range(0 if restoring else layout.partitions.count)):
+            checked(connection.ask_each([("HSET", keys.facts(p), INCARNATION, incarnation) for p in some]))
+
+        def decide(answers: list[Any]) -> Write[bool]:
+            if answers[0] != incarnation:
+                return (), False
+            return [("HSET", keys.meta, _READY, 1), ("HDEL", keys.meta, _CREATING)], True
+
+        if not connection.update([keys.meta], [("HGET", keys.meta, INCARNATION)], decide):
+            raise StoreError(f"the model {keys.model!r} was dropped while it was created; start again.")
+    except BaseException:
+        with suppress(StoreError):
+            drop_model(dropping(connection.nodes, keys, _CLEAN_UP_S), keys, incarnation)
+        raise
+
+
+def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> list[int]:
+    """The partitions with remains of an earlier model of this name, such as after a failover.
+
+    Raises StoreError for keys that belong to no model: without an incarnation, or of another type.
+    """
+    former = []
+    for some in _batches(range(layout.partitions.count)):
+        reads: list[Command] = []
+        for p in some:
+            its_keys = partition_keys(keys, p, layout.per_partition)
+            reads += [("HGET", its_keys[0], INCARNATION), ("EXISTS", *its_keys)]
+        answers = connection.ask_each(reads)
+        for p, incarnation, count in zip(some, answers[::2], answers[1::2], strict=True):
+            if isinstance(incarnation, ServerError) or (incarnation is None and count):
+                names = ", ".join(key.decode() for key in partition_keys(keys, p, layout.per_partition))
+                raise StoreError(
+                    f"the store holds something that is no part of a model under a name that {keys.model!r} "
+                    f"needs (one of {names}); name another model (?model=NAME), or delete it."
+                )
+            if incarnation is not None:
+                former.append(p)
+    return former
+
+
+def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> bytes:
+    """Wait until the model is ready, and compare its description; returns its incarnation."""
+    deadline = monotonic() + _CREATION_S
+    while _READY not in (meta := pairs(connection.ask(("HGETALL", keys.meta))[0])):
+        if not meta:
+            raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
+        if monotonic() > deadline or _CREATING not in meta:
+            raise StoreError(_refusal(keys, meta))
+        sleep(0.05)
+    require_layout(keys, meta)
+    facts = {name.decode(): value.decode() for name, value in meta.items()}
+    for name, value in wanted.items():
+        if facts.get(name) != value:
+            raise StoreError(
+                f"the model {keys.model!r} in this store has {name} {facts.get(name)}, this job has {value}; "
+                "use another model name, or drop the one in the store."
+            )
+    return meta[INCARNATION]
+
+
+def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
+    """Raise StoreError if another version of ctr created the model with this `meta`."""
+    layout = meta.get(b"layout", b"").decode()
+    if layout != LAYOUT_VERSION:
+        raise StoreError(
+            f"the model {keys.model!r} was created by another version of ctr (layout {layout}, this "
+            f"one has layout {LAYOUT_VERSION}); use that version for it and to drop it, or another name "
+            "(?model=NAME)."
+        )
+
+
+def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
+    """Why an existing model can neither be created nor used."""
+    if _READY in meta:
+        return (
+            f"the model {keys.model!r} is in this store already; name another (?model=NAME), or remove it "
+            "with `ctr ps drop`."
+        )
+    if _CREATING in meta:
+        return (
+            f"the creation of the model {keys.model!r} in this store is not finished; if it was "
+            "interrupted, remove what there is with `ctr ps drop`."
+        )
+    return f"the model {keys.model!r} is being dropped; `ctr ps drop` finishes that if it was interrupted."
+
+
+def drop_incarnation(
+    url: str, incarnation: str, job: str | None = None, *, patience_s: float = PATIENCE_S
+) -> None:
+    """Delete the model that a Redis URL names, and its job, if it has this incarnation; else nothing.
+
+    Also if its description says that it was created for `job`. An embedded store begins empty, so there is
+    nothing to do. Raises StoreError when the server cannot be reached.
+    """
+    if url.startswith("embedded:"):
+        return
+    parsed = parse_redis_url(url)
+    keys = Keys(parsed.model or "default")
+    with closing(connect(parsed, timeout_s=10.0)) as nodes:
+        connection = dropping(nodes, keys, patience_s)
+        ((stored, its_job),) = connection.ask(("HMGET", keys.meta, INCARNATION, "job"))
+        if stored == incarnation.encode() or (stored is not None and job and its_job == job.encode()):
+            drop_model(connection, keys, stored)
+
+
+def dropping(nodes: Nodes, keys: Keys, patience_s: float) -> Connection:
+    """A connection for `drop_model`, whose error messages name the command that finishes the removal."""
+    remedy = ", then finish that with `ctr ps drop`"
+    return Connection(nodes, patience_s=patience_s, purpose=f"the model {keys.model!r}", remedy=remedy)
+
+
+def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
+    """Delete everything that this incarnation of the model, and its job, keep in the store; no other model.
+
+    Several processes may do it at once, and again after an interruption. It uses no transactions, and only
+    commands that free memory: a server above its memory limit takes nothing else.
+    """
+    reads = "HMGET", keys.meta, INCARNATION, "partitions", "bits", _CREATING
+    ((stored, partitions, bits, creating),) = connection.ask(reads)
+    if stored != incarnation:
+        return
+    connection.ask(
+        ("HDEL", keys.meta, _READY),  # from now on it is dropped, if it was created
+        ("DEL", keys.board.launch),  # by which workers notice
+    )
+    (ranks,) = connection.ask_each([("HGET", keys.board.job, "ranks")])
+    count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
+    connection.ask_each([("DEL", keys.rank(rank)) for rank in range(count)])
+    strings = Layout.of(int(bits or 1)).per_partition
+    for some in _batches(range(int(partitions or 0))):
+        incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in some])
+        # While the model is being created, a key without an incarnation may be somebody else's.
+        nobodys = creating is None
+        connection.ask_each(
+            [
+                ("DEL", *partition_keys(keys, p, strings))
+                for p, its in zip(some, incarnations, strict=True)
+                if its == incarnation or (nobodys and (its is None or isinstance(its, ServerError)))
+            ]
+        )
+    if connection.ask(("HGET", keys.meta, INCARNATION)) == [incarnation]:
+        connection.ask(("DEL", *keys.board.all, keys.meta))
+
+
+def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
+    """All keys of a partition with this many strings; its facts first."""
+    names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
+    of_strings = (name(partition, i) for i in range(strings) for name in names)
+    return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
+
+
+def watermark_keys(keys: Keys, partition: int) -> list[bytes]:
+    """The keys of all hashes with a partition's watermarks."""
+    return [keys.watermarks(partition, i) for i in range(WATERMARK_HASHES)]
+
+
+def _batches(partitions: range | list[int]) -> Iterator[range | list[int]]:
+    """The partitions in batches, one for each round trip."""
+    return (partitions[first : first + _AT_A_TIME] for first in range(0, len(partitions), _AT_A_TIME))
