@@ -171,8 +171,7 @@ class _FieldTexts:
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
     """The number of its bucket, or else the value itself."""
-    make = STEPS[field.step].make
-    value = None if make is None else make(field, Column.repeated(text, 1), 0, learnt)
+    value = STEPS[field.step].make(field, Column.repeated(text, 1), 0, learnt)
     return [str(value.words.view(np.int64)[0])] if isinstance(value, Words) else [text]
 
 

@@ -67,9 +67,9 @@ class Step:
 
     field: type[InputField]
     """What a spec says of a field that goes through it."""
-    make: Callable[[Any, Column, int, Arrays], Words | Hashes | Bag] | None = None
-    """(field, values, seed of its hashes, what it learnt) -> its features; None for the steps that
-    `step_kernels` does, tile by tile, as it parses and hashes."""
+    make: Callable[[Any, Column, int, Arrays], Words | Hashes | Bag]
+    """(field, values, seed of its hashes, what it learnt) -> its features. Kernels do the same tile by
+    tile for some steps: see `ctr.features.transform.plan.TILED`."""
     fit: Callable[[Any], Fit | Arrays] | None = None
     """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
     texts: Callable[..., Sequence[str]] | None = None
@@ -110,13 +110,13 @@ def _no_history(_field: WindowField, column: Column, _seed: int, _learnt: Arrays
 
 _BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers, texts_of_number)
 
-register_step("log", Step(NumberField, texts=texts_of_number), "log")
-register_step("edges", Step(NumberField, texts=texts_of_number), "edges")
+register_step("log", Step(NumberField, words_of_numbers, texts=texts_of_number), "log")
+register_step("edges", Step(NumberField, words_of_numbers, texts=texts_of_number), "edges")
 register_step("width", _BUCKETS, "width")
 register_step("quantiles", _BUCKETS, "quantiles")
 register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers, texts_of_linear), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
-register_step("category", Step(CategoryField))
+register_step("category", Step(CategoryField, shaped))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))

@@ -148,10 +148,6 @@ class CodedColumns:
         """The texts of all dictionaries, followed by `buffer`."""
         return np.concatenate([*(texts.buffer for texts in self.dictionaries.values()), self.buffer])
 
-    def other_places(self, width: int) -> list[int]:
-        """The places of the columns, of `width`, that are not coded."""
-        return [j for j in range(width) if j not in self.dictionaries]
-
 
 class CodedCells(Cells):
     """Some rows of such columns. The places of coded cells are computed on first use."""
@@ -188,24 +184,16 @@ class CodedCells(Cells):
         return self._placed.ends
 
     @cached_property
-    def plain(self) -> Cells:
-        """All cells, where coded columns have empty places."""
-        width = len(self.columns.dictionaries) + self.others.starts.shape[1]
-        starts, ends = np.zeros((2, len(self), width), np.int32)
-        places = self.columns.other_places(width)
-        starts[:, places], ends[:, places] = self.others.starts, self.others.ends
-        return Cells(self.others.buffer, starts, ends)
-
-    @cached_property
     def _placed(self) -> Cells:
         """The same cells, all with their places."""
-        starts, ends = self.plain.starts.copy(), self.plain.ends.copy()
+        width = len(self.columns.dictionaries) + self.others.starts.shape[1]
+        starts, ends = np.empty((2, len(self), width), np.int32)
         rows, base = slice(self.first, self.first + len(self)), 0
         for codes, (column, texts) in zip(self.columns.codes, self.columns.dictionaries.items(), strict=True):
             starts[:, column] = texts.starts[codes[rows]] + base
             ends[:, column] = texts.ends[codes[rows]] + base
             base += texts.buffer.size
-        places = self.columns.other_places(starts.shape[1])
-        starts[:, places] += base
-        ends[:, places] += base
+        places = [j for j in range(width) if j not in self.columns.dictionaries]
+        starts[:, places] = self.others.starts + base
+        ends[:, places] = self.others.ends + base
         return Cells(self.columns.joined, starts, ends)

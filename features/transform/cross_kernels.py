@@ -2,60 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64_words
+from ctr.features.transform.plan_kernels import Combination, Examples, FeatureLists, Plan, Scratch
 from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 
 
-class BagCrossPlan(NamedTuple):
-    """The crosses with at least one field that has several values."""
-
-    seeds: NDArray[np.uint64]
-    """uint64[y]."""
-    parts: NDArray[np.int64]
-    """The fields of all crosses one after the other: row `f` of a tile's hashes, or `-1 - b` for bag `b`."""
-    behind: NDArray[np.int64]
-    """int64, as long as `parts`: how often the same bag is there right behind this one."""
-    starts: NDArray[np.int64]
-    """int64[y + 1], into `parts`."""
-
-
-class Combination(NamedTuple):
-    """Room for one combination of values, as wide as the widest cross."""
-
-    words: NDArray[np.uint64]
-    """Their hashes."""
-    at: NDArray[np.int64]
-    """Where in the bags they are."""
-    stop: NDArray[np.int64]
-    """What `at` does not reach."""
-
-
 @njit(nogil=True, cache=True)
 def write_bag_crosses(
-    t: int,
-    row: int,
-    plan: BagCrossPlan,
-    scales: NDArray[np.float32],
-    ids: NDArray[Any],
-    bounds: NDArray[np.int64],
-    bag_hashes: NDArray[np.uint64],
-    bag_values: NDArray[np.float32],
-    hashes: NDArray[np.uint64],
-    present: NDArray[np.bool_],
-    room: Combination,
-    mask: np.uint64,
-    slots: NDArray[Any],
-    values: NDArray[np.float32],
-    fields: NDArray[Any],
-    end: np.uint64,
+    t: int, row: int, plan: Plan, lists: FeatureLists, scratch: Scratch, examples: Examples, end: np.uint64
 ) -> np.uint64:
     """Writes the features of row `row` of the bags, row `t` of the tile, from `end` on; where they end.
 
@@ -63,20 +23,22 @@ def write_bag_crosses(
     that their order in the data does not matter, and a value is never crossed with an equal one. A feature
     has the product of the values of its parts, times the scale of its cross.
     """
-    for x in range(plan.seeds.size):
-        parts = plan.parts[plan.starts[x] : plan.starts[x + 1]]
-        behind = plan.behind[plan.starts[x] : plan.starts[x + 1]]
-        more = _first(t, row, parts, behind, bounds, hashes, present, room)
+    crosses, room = plan.bag_crosses, scratch.combination
+    before = plan.scales.size - crosses.seeds.size
+    for x in range(crosses.seeds.size):
+        parts = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
+        behind = crosses.behind[crosses.starts[x] : crosses.starts[x + 1]]
+        more = _first(t, row, parts, behind, lists.bounds, scratch.hashes, scratch.present, room)
         while more:
-            distinct, value = _load(parts, bag_hashes, bag_values, room)
+            distinct, value = _load(parts, lists.hashes, lists.values, room)
             if distinct:
-                slot = xxh64_words(room.words, np.uint64(parts.size), plan.seeds[x]) & mask
-                slots[end] = slot + np.uint64(slot == _U0)
-                values[end] = bounded(value * scales[x])
-                if fields.size > 0:
-                    fields[end] = ids[x]
+                slot = xxh64_words(room.words, np.uint64(parts.size), crosses.seeds[x]) & plan.mask
+                examples.slots[end] = slot + np.uint64(slot == _U0)
+                examples.values[end] = bounded(value * plan.scales[before + x])
+                if examples.fields.size > 0:
+                    examples.fields[end] = plan.ids[before + x]
                 end += _U1
-            more = _next(row, parts, bounds, room)
+            more = _next(row, parts, lists.bounds, room)
     return end
 
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import FeatureSpec
 from ctr.features.text.hashing import hash_bytes
-from ctr.features.transform.cross_kernels import BagCrossPlan
-from ctr.features.transform.step_kernels import CrossPlan
+from ctr.features.transform.plan_kernels import BagCrossPlan, CrossPlan
 
 
 def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, BagCrossPlan]:

@@ -8,7 +8,7 @@ the same words waits for them (0.155 against 0.20 microseconds per Criteo row, f
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,27 +16,8 @@ from numpy.typing import NDArray
 from ctr.features.text.hashing import load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
 from ctr.features.text.number_kernels import edge_bucket, log_bucket_of_whole, whole_number
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
+from ctr.features.transform.plan_kernels import TILE, Tile
 from ctr.numba_cache import njit
-
-TILE = 64  # rows; microseconds per Criteo row with 16, 32, 64, 128: 0.25, 0.18, 0.155, 0.17
-
-
-class Tile(NamedTuple):
-    """The cells of up to TILE rows."""
-
-    buffer: NDArray[np.uint8]
-    starts: NDArray[np.int32]
-    """Of all cells of the block, row by row."""
-    ends: NDArray[np.int32]
-    at: NDArray[np.uint64]
-    """uint64[rows]: where each row's cells begin in `starts` and `ends`."""
-    numbers: NDArray[np.int64]
-    """int64[rows]: the rows' numbers in the block."""
-    status: NDArray[np.uint8]
-    """Of all rows of the block: a RowStatus."""
-    bad_column: NDArray[np.int32]
-    """Of all rows of the block."""
-
 
 _U0, _U1, _U8, _U9 = (np.uint64(k) for k in (0, 1, 8, 9))
 _MINUS = np.uint8(ord("-"))
@@ -218,3 +199,35 @@ def hash_crosses(
             parts[i] = hashes[members[i], t]
         hashes[x, t] = xxh64_words(parts, np.uint64(members.size), seed)
         present[x, t] = complete
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def find_slots(
+    f: int,
+    mask: np.uint64,
+    hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+    slots: NDArray[Any],
+) -> None:
+    """Row `f` of `slots` from that row of `hashes`: 0 where no feature is present, and only there."""
+    for t in range(TILE):
+        slot = hashes[f, t] & mask
+        slots[f, t] = (slot + np.uint64(slot == _U0)) * np.uint64(present[f, t])
+
+
+@njit(nogil=True, cache=True)
+def complete(
+    words: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+    is_hashed: bool,
+    seed: np.uint64,
+    keeps_missing: bool,
+    missing: np.uint64,
+    hashes: NDArray[np.uint64],
+) -> None:
+    """Writes the hashes of a whole column: of its words, unless these are hashes, and for missing values."""
+    for i in range(words.size):
+        hashes[i] = words[i] if is_hashed else xxh64_u64(words[i], seed)
+    if keeps_missing:
+        for i in range(words.size):
+            hashes[i] = hashes[i] if present[i] else missing

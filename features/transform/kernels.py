@@ -6,16 +6,23 @@ field and tile; then its hashes are written out row by row.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.row_status import RowStatus
 from ctr.features.transform.cross_kernels import write_bag_crosses
-from ctr.features.transform.field_kernels import TILE, Tile
 from ctr.features.transform.label_kernels import write_labels, write_weights
-from ctr.features.transform.step_kernels import Coded, FeatureLists, Plan, Scratch, StepFeatures, hash_fields
+from ctr.features.transform.plan_kernels import (
+    TILE,
+    ColumnFeatures,
+    Examples,
+    FeatureLists,
+    Plan,
+    Scratch,
+    Tile,
+    ValueTables,
+)
+from ctr.features.transform.step_kernels import find_fields
 from ctr.features.words.bag_kernels import bounded
 from ctr.numba_cache import njit
 
@@ -27,81 +34,66 @@ def transform_rows(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int32],
     ends: NDArray[np.int32],
-    width: int,
     first_row: int,
     last_row: int,
     status: NDArray[np.uint8],
     bad_column: NDArray[np.int32],
     plan: Plan,
-    steps: StepFeatures | None,
+    by_column: ColumnFeatures | None,
     lists: FeatureLists | None,
-    coded: Coded | None,
+    tables: ValueTables | None,
     scratch: Scratch,
-    indptr: NDArray[np.int64],
-    slots: NDArray[Any],
-    values: NDArray[np.float32],
-    fields: NDArray[Any],
-    labels: NDArray[np.float32],
-    no_click: NDArray[np.int8],
-    weights: NDArray[np.float32],
+    examples: Examples,
     rows: int,
 ) -> tuple[int, int]:
-    """Appends the good rows of `first_row` to `last_row` (exclusive) to the `rows` examples in the arrays.
+    """Appends the good rows of `first_row` to `last_row` (exclusive) to the `rows` first of `examples`.
 
-    Stops there or when `indptr` is full, and returns the next row and the number of examples. `starts` and
-    `ends` are those of `Cells`, row by row of `width` cells. `no_click`: see `label_problem`.
+    Stops there or when these are full, and returns the next row and the number of examples. `starts` and
+    `ends` are those of `Cells`, row by row.
 
-    `steps`, `lists` and `coded` are None where a spec does not need them: the kernel is compiled without.
+    `by_column`, `lists` and `tables` are None where a spec does not need them: no code is made for them.
     """
-    numbers, at = scratch.numbers, scratch.at
+    numbers, at, width = scratch.numbers, scratch.at, np.uint64(plan.columns.size)
+    capacity = examples.indptr.size - 1
     row = first_row
-    while row < last_row and rows < indptr.size - 1:
+    while row < last_row and rows < capacity:
         n = 0
-        room = min(TILE, indptr.size - 1 - rows)
+        room = min(TILE, capacity - rows)
         while row < last_row and n < room:
             if status[row] == RowStatus.OK:
                 numbers[n] = row
-                at[n] = np.uint64(row) * np.uint64(width)
+                at[n] = np.uint64(row) * width
                 n += 1
             row += 1
-        tile = Tile(buffer, starts, ends, at[:n], numbers[:n], status, bad_column)
+        tile = Tile(buffer, starts, ends, at[:n], numbers[:n], status, bad_column, plan.columns)
         if plan.label_column >= 0:
-            write_labels(tile, plan.label_column, plan.label_column, labels[rows:], no_click)
+            write_labels(tile, plan.label_column, examples.labels[rows:], examples.no_click)
         if plan.weight_column >= 0:
-            write_weights(tile, plan.weight_column, plan.weight_column, weights[rows:])
-        hash_fields(tile, plan, steps, coded, scratch)
-        if steps is not None:
-            _note_problems(tile, steps)
-        rows = _write_rows(tile, plan, lists, scratch, indptr, slots, values, fields, labels, weights, rows)
+            write_weights(tile, plan.weight_column, examples.weights[rows:])
+        find_fields(tile, plan, by_column, tables, scratch)
+        if by_column is not None:
+            _note_problems(tile, by_column)
+        rows = _write_rows(tile, plan, lists, scratch, examples, rows)
     return row, rows
 
 
 @njit(nogil=True, cache=True)
-def _note_problems(tile: Tile, steps: StepFeatures) -> None:
-    """Marks the rows that are bad for steps which came before."""
+def _note_problems(tile: Tile, by_column: ColumnFeatures) -> None:
+    """Marks the rows that are bad for fields which came before."""
     for row in tile.numbers:
-        if tile.status[row] == RowStatus.OK and steps.problem[row - steps.first] != 0:
-            tile.status[row] = steps.problem[row - steps.first]
-            tile.bad_column[row] = steps.bad_column[row - steps.first]
+        if tile.status[row] == RowStatus.OK and by_column.problem[row - by_column.first] != 0:
+            tile.status[row] = by_column.problem[row - by_column.first]
+            tile.bad_column[row] = by_column.bad_column[row - by_column.first]
 
 
 @njit(nogil=True, cache=True)
 def _write_rows(
-    tile: Tile,
-    plan: Plan,
-    lists: FeatureLists | None,
-    scratch: Scratch,
-    indptr: NDArray[np.int64],
-    slots: NDArray[Any],
-    values: NDArray[np.float32],
-    fields: NDArray[Any],
-    labels: NDArray[np.float32],
-    weights: NDArray[np.float32],
-    rows: int,
+    tile: Tile, plan: Plan, lists: FeatureLists | None, scratch: Scratch, examples: Examples, rows: int
 ) -> int:
     """Writes the tile's good rows after the first `rows`; their labels and weights move up over bad ones."""
-    hashes, present = scratch.hashes, scratch.present
-    features = np.uint64(hashes.shape[0])
+    indptr, slots, values, fields = examples.indptr, examples.slots, examples.values, examples.fields
+    labels, weights, of_tile = examples.labels, examples.weights, scratch.slots
+    features = np.uint64(of_tile.shape[0])
     has_values, has_fields = values.size > 0, fields.size > 0
     first = rows
     end = np.uint64(indptr[rows])
@@ -121,37 +113,19 @@ def _write_rows(
             end += _U1
         u = np.uint64(t)
         for f in range(features):
-            slot = hashes[f, u] & plan.mask
-            # Written even when missing, and then overwritten: cheaper than a branch (kept in bounds by
+            slot = of_tile[f, u]
+            # Written even if there is none, and then overwritten: cheaper than a branch (kept in bounds by
             # the row's room for all its features).
-            slots[end] = slot + np.uint64(slot == _U0)
+            slots[end] = slot
             if has_values:
                 values[end] = plan.scales[f]
             if has_fields:
                 fields[end] = plan.ids[f]
-            end += np.uint64(present[f, u])
+            end += np.uint64(slot != 0)
         if lists is not None:
             row = tile.numbers[t] - lists.first
-            of_bags, ids = plan.scales[features:], plan.ids[features:]
-            end = _write_lists(row, plan.mask, of_bags, ids, lists, slots, values, fields, end)
-            end = write_bag_crosses(
-                t,
-                row,
-                plan.bag_crosses,
-                of_bags[lists.bounds.shape[0] :],
-                ids[lists.bounds.shape[0] :],
-                lists.bounds,
-                lists.hashes,
-                lists.values,
-                hashes,
-                present,
-                scratch.combination,
-                plan.mask,
-                slots,
-                values,
-                fields,
-                end,
-            )
+            end = _write_lists(row, plan, of_tile.shape[0], lists, examples, end)
+            end = write_bag_crosses(t, row, plan, lists, scratch, examples, end)
         rows += 1
         indptr[rows] = end
     return rows
@@ -159,25 +133,21 @@ def _write_rows(
 
 @njit(nogil=True, cache=True)
 def _write_lists(
-    row: int,
-    mask: np.uint64,
-    scales: NDArray[np.float32],
-    ids: NDArray[Any],
-    lists: FeatureLists,
-    slots: NDArray[Any],
-    values: NDArray[np.float32],
-    fields: NDArray[Any],
-    end: np.uint64,
+    row: int, plan: Plan, single: int, lists: FeatureLists, examples: Examples, end: np.uint64
 ) -> np.uint64:
-    """Writes a row's features of fields that have any number of them; where they end."""
+    """Writes a row's features of fields that have any number of them; where they end.
+
+    `single`: how many fields and crosses come before those.
+    """
     for b in range(lists.bounds.shape[0]):
+        scale = plan.scales[single + b]
         for k in range(np.uint64(lists.bounds[b, row]), np.uint64(lists.bounds[b, row + 1])):
-            slot = lists.hashes[k] & mask
-            slots[end] = slot + np.uint64(slot == _U0)
-            values[end] = lists.values[k]
-            if scales[b] != 1:
-                values[end] = bounded(lists.values[k] * scales[b])
-            if fields.size > 0:
-                fields[end] = ids[b]
+            slot = lists.hashes[k] & plan.mask
+            examples.slots[end] = slot + np.uint64(slot == _U0)
+            examples.values[end] = lists.values[k]
+            if scale != 1:
+                examples.values[end] = bounded(lists.values[k] * scale)
+            if examples.fields.size > 0:
+                examples.fields[end] = plan.ids[single + b]
             end += _U1
     return end

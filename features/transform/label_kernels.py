@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.row_status import RowStatus
-from ctr.features.transform.field_kernels import Tile
+from ctr.features.transform.plan_kernels import Tile
 from ctr.numba_cache import njit
 
 BAD_LABEL, BAD_WEIGHT = RowStatus.LABEL.value, RowStatus.WEIGHT.value
@@ -39,10 +39,8 @@ def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int
 
 
 @njit(nogil=True, cache=True)
-def write_labels(
-    tile: Tile, column: int, name: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]
-) -> None:
-    """Writes the labels of the tile's rows, one after the other; `name` is the column's for `bad_column`."""
+def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]) -> None:
+    """Writes the labels of the tile's rows, one after the other."""
     buffer = tile.buffer
     for t in range(tile.at.size):
         k = tile.at[t] + np.uint64(column)
@@ -55,11 +53,11 @@ def write_labels(
         labels[t] = np.float32(value == 1.0)
         if problem != 0:
             tile.status[tile.numbers[t]] = problem
-            tile.bad_column[tile.numbers[t]] = name
+            tile.bad_column[tile.numbers[t]] = tile.columns[column]
 
 
 @njit(nogil=True, cache=True)
-def write_weights(tile: Tile, column: int, name: int, weights: NDArray[np.float32]) -> None:
+def write_weights(tile: Tile, column: int, weights: NDArray[np.float32]) -> None:
     """The same with weights."""
     for t in range(tile.at.size):
         k = tile.at[t] + np.uint64(column)
@@ -69,4 +67,4 @@ def write_weights(tile: Tile, column: int, name: int, weights: NDArray[np.float3
             weights[t] = weight
         elif tile.status[tile.numbers[t]] == 0:
             tile.status[tile.numbers[t]] = BAD_WEIGHT
-            tile.bad_column[tile.numbers[t]] = name
+            tile.bad_column[tile.numbers[t]] = tile.columns[column]

@@ -1,8 +1,8 @@
-"""What a `Transform` hands to its kernels: the spec as arrays, and what steps outside of them made."""
+"""What a `Transform` hands to its kernels: the spec as arrays, and what was made column by column."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -10,25 +10,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.batches import field_id_dtype
-from ctr.features.columns import Arrays, Bag, Hashes, Words
+from ctr.features.batches import field_id_dtype, slot_dtype
+from ctr.features.columns import Bag, Hashes
 from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
-from ctr.features.steps import STEPS
 from ctr.features.text import LOG_CELLS, log_cells
 from ctr.features.text.hashing import hash_bytes
-from ctr.features.transform.cross_kernels import BagCrossPlan, Combination
 from ctr.features.transform.cross_plan import cross_plans, names_as_written
-from ctr.features.transform.field_kernels import TILE
-from ctr.features.transform.missing import missing_hash
-from ctr.features.transform.step_kernels import (
+from ctr.features.transform.field_features import FieldFeatures
+from ctr.features.transform.plan_kernels import (
+    TILE,
     CategoryPlan,
-    CrossPlan,
+    ColumnFeatures,
+    Combination,
     FeatureLists,
     NumberPlan,
     Plan,
     Scratch,
-    StepFeatures,
 )
+
+TILED = frozenset({"category", "log", "edges"})
+"""The steps that kernels do tile by tile, as fast as cells can be read; all others are done by column."""
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:
@@ -37,38 +38,40 @@ def seed_of(name: str, spec: FeatureSpec) -> int:
 
 
 def plan_of(
-    spec: FeatureSpec, columns: Sequence[str], learnt: Mapping[str, Arrays], *, with_label: bool
+    spec: FeatureSpec,
+    every: Sequence[FieldFeatures],
+    columns: Sequence[str],
+    coded: frozenset[str],
+    *,
+    with_label: bool,
 ) -> Plan:
-    """The arrays of `spec`, for cells of these columns; `learnt`: by field, what it has learnt.
+    """The arrays of `spec`, for cells of these columns without the `coded` ones.
 
-    Without label, label and weight are not read, though columns may have them.
-
-    Raises SpecError if a constant that stands for missing values is no value.
+    `every`: the fields with at most one feature. Without label, label and weight are not read, though
+    columns may have them.
     """
-    fields = [field for field in spec.all_fields if not field.several]
-    index = {column: i for i, column in enumerate(columns)}
-    names = [field.name for field in fields]
-    seeds = [seed_of(name, spec) for name in names]
-    missing = [
-        missing_hash(field, seed, learnt[field.name]) for field, seed in zip(fields, seeds, strict=True)
-    ]
-    crosses, bag_crosses = cross_plans(spec, names)
+    fields = [each.field for each in every]
+    cells = [column for column in columns if column not in coded]
+    index = {column: i for i, column in enumerate(cells)}
+    uncoded = [f for f, field in enumerate(fields) if column_of(field) not in coded]
+    tiled = [f for f in uncoded if fields[f].step in TILED]
+    crosses, bag_crosses = cross_plans(spec, [field.name for field in fields])
     written = names_as_written(spec)
     ids = {name: number for number, name in enumerate(spec.names, 1)}
     targets = index if with_label else {}
     return Plan(
+        columns=np.array([columns.index(column) for column in cells], np.int32),
         label_column=targets.get(spec.label_column or "", -1),
         weight_column=targets.get(spec.weight_column or "", -1),
         bias=spec.bias,
         mask=np.uint64((1 << spec.bits) - 1),
-        seeds=np.array(seeds, np.uint64),
-        keeps_missing=np.array([hashed is not None for hashed in missing], np.bool_),
-        missing_hashes=np.array([hashed or 0 for hashed in missing], np.uint64),
-        categories=CategoryPlan(*_places(fields, index, "category")),
-        numbers=_numbers(fields, index),
-        by_steps=np.array([f for f, field in enumerate(fields) if STEPS[field.step].make], np.int64),
-        coded=np.empty(0, np.int64),
-        others=np.arange(len(fields)),
+        seeds=np.array([each.seed for each in every], np.uint64),
+        keeps_missing=np.array([each.missing.size > 0 for each in every], np.bool_),
+        missing_hashes=np.array([each.missing[0] if each.missing.size else 0 for each in every], np.uint64),
+        categories=CategoryPlan(*_places(fields, tiled, index, "category")),
+        numbers=_numbers(fields, tiled, index),
+        tiled=np.array(tiled, np.int64),
+        by_column=np.array([f for f in uncoded if f not in tiled], np.int64),
         crosses=crosses,
         bag_crosses=bag_crosses,
         scales=np.array([spec.scales.get(name, 1) for name in written], np.float32),
@@ -76,24 +79,21 @@ def plan_of(
     )
 
 
-Step = tuple[int, Words | Hashes | Bag]
-"""What a step made of some rows, and the column that it read."""
+Step = tuple[int, Hashes | Bag]
+"""What a field makes of some rows, and the column that it read."""
 
 
-def step_features(first: int, rows: int, steps: Sequence[Step]) -> StepFeatures | None:
-    """What steps made of the rows from `first` on, in the order of the fields; None without steps."""
-    if not steps:
-        return None
-    single = [found for _, found in steps if not isinstance(found, Bag)]
+def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatures:
+    """What fields make of the rows from `first` on, in their order."""
+    single = [found for _, found in steps if isinstance(found, Hashes)]
     problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-    for column, found in reversed(steps):  # of several, the first field's is told
+    for column, found in reversed(steps):  # of several bad columns, that of the first field is reported
         bad = np.flatnonzero(found.problem)
         problem[bad], bad_column[bad] = found.problem[bad], column
-    return StepFeatures(
+    return ColumnFeatures(
         first=first,
-        words=np.array([found.words for found in single], np.uint64).reshape(len(single), rows),
+        hashes=np.array([found.words for found in single], np.uint64).reshape(len(single), rows),
         present=np.array([found.present for found in single], np.bool_).reshape(len(single), rows),
-        hashed=np.array([isinstance(found, Hashes) for found in single], np.bool_),
         problem=problem,
         bad_column=bad_column,
     )
@@ -113,42 +113,6 @@ def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
     )
 
 
-def plan_of_others(plan: Plan, coded: Sequence[int]) -> Plan:
-    """`plan`, but that what these fields make of values has been worked out before."""
-    categories, numbers = plan.categories, plan.numbers
-    kept = ~np.isin(categories.fields, coded)
-    return plan._replace(
-        categories=CategoryPlan(categories.fields[kept], categories.columns[kept]),
-        numbers=_some_numbers(numbers, np.flatnonzero(~np.isin(numbers.fields, coded))),
-        by_steps=plan.by_steps[~np.isin(plan.by_steps, coded)],
-        coded=np.array(coded, np.int64),
-        others=plan.others[~np.isin(plan.others, coded)],
-    )
-
-
-def plan_of_texts(plan: Plan, field: int) -> Plan:
-    """`plan` for this field alone, and cells of its column alone."""
-    only, place, nothing = slice(field, field + 1), np.zeros(1, np.int64), np.empty(0, np.int64)
-    numbers = _some_numbers(plan.numbers, np.flatnonzero(plan.numbers.fields == field))
-    count = int(field in plan.categories.fields)
-    crosses = (np.empty(0, np.uint64), nothing)
-    return plan._replace(
-        label_column=-1,
-        weight_column=-1,
-        seeds=plan.seeds[only],
-        keeps_missing=plan.keeps_missing[only],
-        missing_hashes=plan.missing_hashes[only],
-        categories=CategoryPlan(place[:count], np.zeros(count, np.uint64)),
-        numbers=numbers._replace(
-            fields=np.zeros_like(numbers.fields), columns=np.zeros_like(numbers.columns)
-        ),
-        by_steps=place[: int(field in plan.by_steps)],
-        others=place,
-        crosses=CrossPlan(*crosses, place),
-        bag_crosses=BagCrossPlan(*crosses, nothing, place),
-    )
-
-
 def scratch_of(plan: Plan) -> Scratch:
     """Room for the tiles of `plan`."""
     fields, crosses = plan.seeds.size, plan.crosses.seeds.size
@@ -159,6 +123,7 @@ def scratch_of(plan: Plan) -> Scratch:
         at=np.empty(TILE, np.uint64),
         hashes=np.zeros((fields + crosses, TILE), np.uint64),
         present=np.zeros((fields + crosses, TILE), np.bool_),
+        slots=np.zeros((fields + crosses, TILE), slot_dtype(int(plan.mask).bit_length())),
         lengths=np.zeros((fields, TILE), np.uint64),
         negative=np.zeros((fields, TILE), np.bool_),
         others=np.zeros((fields, TILE), np.uint64),
@@ -173,15 +138,15 @@ def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
 
 
 def _places(
-    fields: Sequence[InputField], index: dict[str, int], *steps: str
+    fields: Sequence[InputField], tiled: Sequence[int], index: dict[str, int], *steps: str
 ) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Which of the fields have one of these steps, and the columns that they read."""
-    found = [f for f, field in enumerate(fields) if field.step in steps]
-    return np.array(found, np.int64), np.array([index[column_of(fields[f])] for f in found], np.uint64)
+    """Which of the `tiled` fields have one of these steps, and the columns that they read."""
+    places = [f for f in tiled if fields[f].step in steps]
+    return np.array(places, np.int64), np.array([index[column_of(fields[f])] for f in places], np.uint64)
 
 
-def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> NumberPlan:
-    places, columns = _places(fields, index, "log", "edges")
+def _numbers(fields: Sequence[InputField], tiled: Sequence[int], index: dict[str, int]) -> NumberPlan:
+    places, columns = _places(fields, tiled, index, "log", "edges")
     edges = [field.edges for f in places if isinstance(field := fields[f], NumberField)]
     lowest, threshold = _log_tables()
     return NumberPlan(
@@ -192,18 +157,6 @@ def _numbers(fields: Sequence[InputField], index: dict[str, int]) -> NumberPlan:
         edge_starts=np.array([0, *accumulate(map(len, edges))], np.int64),
         log_lowest=lowest,
         log_threshold=threshold,
-    )
-
-
-def _some_numbers(plan: NumberPlan, places: NDArray[np.int64]) -> NumberPlan:
-    """Of `plan` the fields at these places."""
-    edges = [plan.edges[plan.edge_starts[i] : plan.edge_starts[i + 1]] for i in places]
-    return plan._replace(
-        fields=plan.fields[places],
-        columns=plan.columns[places],
-        logarithmic=plan.logarithmic[places],
-        edges=np.concatenate([np.empty(0), *edges]),
-        edge_starts=np.array([0, *accumulate(each.size for each in edges)], np.int64),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,31 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
 from ctr.features.columns import Arrays, Columns, Words
-from ctr.features.spec import FORMATS, FeatureSpec, InputField, column_of, columns_of, learnt_of
+from ctr.features.spec import (
+    FORMATS,
+    FeatureSpec,
+    InputField,
+    WindowField,
+    column_of,
+    columns_of,
+    learnt_of,
+)
 from ctr.features.text import Cells, CodedCells, RowStatus, cells_of_rows
 from ctr.features.transform.by_value import ByValue
-from ctr.features.transform.coded_kernels import CodedSlots, write_coded_rows
 from ctr.features.transform.cross_plan import most_of_bags
+from ctr.features.transform.field_features import FieldFeatures
 from ctr.features.transform.kernels import transform_rows
-from ctr.features.transform.missing import maker
-from ctr.features.transform.plan import Step, feature_lists, plan_of, scratch_of, seed_of, step_features
+from ctr.features.transform.plan import (
+    TILED,
+    Step,
+    column_features,
+    feature_lists,
+    plan_of,
+    scratch_of,
+    seed_of,
+)
+from ctr.features.transform.plan_kernels import ColumnFeatures, Examples, FeatureLists, Plan, Scratch
 from ctr.features.transform.problems import explain
-from ctr.features.transform.step_kernels import FeatureLists, Scratch, StepFeatures
 
 
 class History(Protocol):
@@ -31,6 +47,15 @@ class History(Protocol):
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Words]:
         """The features of rows, in the order of the spec's window fields (`ctr.features.windows.Windows`)."""
+
+
+class _Route(NamedTuple):
+    """How cells of some columns become slots."""
+
+    columns: tuple[str, ...]
+    plan: Plan
+    by_column: list[FieldFeatures]
+    """The fields whose features are made before the kernels run."""
 
 
 class Transform:
@@ -82,21 +107,20 @@ class Transform:
             field.name: {array: learnt[f"{field.name}/{array}"] for array in field.learns}
             for field in spec.all_fields
         }
-        self._plan = plan_of(spec, self.columns, self._learnt, with_label=with_label)
-        self._thread = threading.local()
-        single = [field for field in spec.all_fields if not field.several]
-        self._made_before = [
-            (-1 if field.several else single.index(field), self.columns.index(column_of(field)), make)
+        self._fields = [
+            FieldFeatures(field, seed_of(field.name, spec), self._learnt[field.name])
             for field in spec.all_fields
-            if (make := maker(field, seed_of(field.name, spec), self._learnt[field.name])) is not None
         ]
-        columns = [self.columns.index(c) if (c := column_of(f)) in spec.by_value else -1 for f in single]
+        self._single = [each for each in self._fields if not each.field.several]
+        read = [column_of(each.field) for each in self._single]
         self._by_value = ByValue(
-            self._plan,
-            columns,
-            {f: make for f, _, make in self._made_before},
-            alone=not spec.has_values,
+            self._single,
+            [self.columns.index(column) if column in spec.by_value else -1 for column in read],
+            spec.bits,
+            crossed=bool(spec.crosses),
         )
+        self._route = cache(self._route_without)
+        self._thread = threading.local()
         self._bag_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
@@ -125,15 +149,17 @@ class Transform:
         be anything. A row that fails adds nothing: its status is set, and `column` (int32[rows], an index
         into `columns`) tells where. Returns the next row to do.
         """
-        plan, coded = self._plan, None
+        tables, coded = None, frozenset[str]()
         if isinstance(cells, CodedCells):
-            by_value = self._by_value.of(cells)
-            if isinstance(by_value, CodedSlots):
-                return self._append_coded(cells, by_value, status, column, builder, first_row)
-            cells = cells.kept() if by_value is None else cells.plain
-            plan, coded = by_value or (plan, coded)
-        if cells.starts.shape[1] != len(self.columns):
-            raise ValueError(f"cells have {cells.starts.shape[1]} columns, not {len(self.columns)}")
+            tables = self._by_value.of(cells)
+            if tables is None:
+                cells = cells.kept()
+            else:
+                coded = frozenset(self.columns[place] for place in cells.columns.dictionaries)
+                cells = cells.others
+        route = self._route(coded)
+        if cells.starts.shape[1] != len(route.columns):
+            raise ValueError(f"cells have {cells.starts.shape[1]} columns, not {len(route.columns)}")
         if len(cells) == 0:
             return first_row
         buffer = _read_only(cells.buffer)
@@ -141,21 +167,8 @@ class Transform:
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
         scratch, row = self._scratch, first_row
         while row < len(cells) and builder.room > 0:
-            last, steps, lists = self._run_steps(cells, status, row, builder, set(plan.coded.tolist()))
-            next_row, builder.rows = transform_rows(
-                buffer,
-                starts,
-                ends,
-                len(self.columns),
-                row,
-                last,
-                status,
-                column,
-                plan,
-                steps,
-                lists,
-                coded,
-                scratch,
+            last, by_column, lists = self._by_column(route, cells, status, row, builder)
+            examples = Examples(
                 builder.indptr,
                 builder.slots,
                 builder.values,
@@ -163,100 +176,83 @@ class Transform:
                 builder.labels,
                 builder.no_click,
                 builder.weights,
+            )
+            next_row, builder.rows = transform_rows(
+                buffer,
+                starts,
+                ends,
+                row,
+                last,
+                status,
+                column,
+                route.plan,
+                by_column,
+                lists,
+                tables,
+                scratch,
+                examples,
                 builder.rows,
             )
             row = int(next_row)
         return row
 
-    def _append_coded(
-        self,
-        cells: CodedCells,
-        coded: CodedSlots,
-        status: NDArray[np.uint8],
-        column: NDArray[np.int32],
-        builder: BatchBuilder,
-        first_row: int,
-    ) -> int:
-        """As `append`, where all fields are coded."""
-        others = cells.columns.other_places(len(self.columns))
-        label, weight = self._plan.label_column, self._plan.weight_column
-        at_label, at_weight = (others.index(each) if each >= 0 else -1 for each in (label, weight))
-        scratch = self._scratch
-        next_row, builder.rows = write_coded_rows(
-            _read_only(cells.others.buffer),
-            cells.others.starts.reshape(-1),
-            cells.others.ends.reshape(-1),
-            len(others),
-            first_row,
-            len(cells),
-            status,
-            column,
-            (at_label, at_weight, label, weight),
-            self._plan.bias,
-            coded,
-            scratch.numbers,
-            scratch.at,
-            builder.indptr,
-            builder.slots,
-            builder.fields,
-            builder.labels,
-            builder.no_click,
-            builder.weights,
-            builder.rows,
+    def _route_without(self, coded: frozenset[str]) -> _Route:
+        """Of cells without the `coded` columns."""
+        return _Route(
+            columns=tuple(column for column in self.columns if column not in coded),
+            plan=plan_of(self.spec, self._single, self.columns, coded, with_label=self.with_label),
+            by_column=[
+                each
+                for each in self._fields
+                if each.field.step not in TILED and column_of(each.field) not in coded
+            ],
         )
-        return int(next_row)
 
     @property
     def _scratch(self) -> Scratch:
         """Of this thread."""
         if not hasattr(self._thread, "scratch"):
-            self._thread.scratch = scratch_of(self._plan)
-        found: Scratch = self._thread.scratch
-        return found
+            self._thread.scratch = scratch_of(self._route(frozenset()).plan)
+        scratch: Scratch = self._thread.scratch
+        return scratch
 
-    def _run_steps(
-        self,
-        cells: Cells,
-        status: NDArray[np.uint8],
-        first: int,
-        builder: BatchBuilder,
-        done: Container[int],
-    ) -> tuple[int, StepFeatures | None, FeatureLists | None]:
-        """Where the next rows end, and what the steps that are no kernels make of them.
-
-        `done`: the fields whose values have been hashed before.
-        """
-        if all(f in done for f, _, _ in self._made_before):
+    def _by_column(
+        self, route: _Route, cells: Cells, status: NDArray[np.uint8], first: int, builder: BatchBuilder
+    ) -> tuple[int, ColumnFeatures | None, FeatureLists | None]:
+        """Where the next rows end, and what is made of their columns before the kernels run."""
+        if not route.by_column:
             return len(cells), None, None
         good = np.flatnonzero(status[first:] == 0)  # those that may take room
         last = len(cells) if good.size < builder.room else first + int(good[builder.room - 1]) + 1
-        columns = Columns(cells, status, slice(first, last), self.columns)
-        found: list[Step] = [
-            (place, make(columns[self.columns[place]]))
-            for f, place, make in self._made_before
-            if f not in done
-        ]
+        columns = Columns(cells, status, slice(first, last), route.columns)
+        windows: Iterator[Words] = iter(())
         if self.history is not None:
-            of_windows = self.history.words(
-                cells, status, self.columns, slice(first, last), take_in=self._take_in
+            windows = iter(
+                self.history.words(cells, status, route.columns, slice(first, last), take_in=self._take_in)
             )
-            places = [place for place, _ in found[-len(of_windows) :]]  # their fields are the last
-            found[-len(of_windows) :] = zip(places, of_windows, strict=True)
-        steps, lists = step_features(first, last - first, found), feature_lists(first, found)
-        if steps is not None and lists is not None:
-            builder.reserve(self._require_capacity(steps, lists))
-        return last, steps, lists
+        steps: list[Step] = []
+        for each in route.by_column:
+            column = columns[column_of(each.field)]
+            if self.history is not None and isinstance(each.field, WindowField):
+                features = each.completed(next(windows), column.status)
+            else:
+                features = each.of(column)
+            steps.append((self.columns.index(column_of(each.field)), features))
+        by_column, lists = column_features(first, last - first, steps), feature_lists(first, steps)
+        if lists is not None:
+            builder.reserve(self._require_capacity(route.plan, by_column, lists))
+        return last, by_column, lists
 
-    def _require_capacity(self, steps: StepFeatures, lists: FeatureLists) -> int:
-        """How many features these rows can have; notes in `steps` those of which one has too many."""
+    def _require_capacity(self, plan: Plan, by_column: ColumnFeatures, lists: FeatureLists) -> int:
+        """How many features these rows can have; notes in `by_column` those of which one has too many."""
         others = self.spec.features_per_example
-        most = others + most_of_bags(self._plan.bag_crosses, lists.bounds)
+        most = others + most_of_bags(plan.bag_crosses, lists.bounds)
         if self.spec.fields:  # what data that carries its own features has is what it is to have
-            too_many = np.flatnonzero((most > self.spec.most_features) & (steps.problem == 0))
+            too_many = np.flatnonzero((most > self.spec.most_features) & (by_column.problem == 0))
             longest = np.diff(lists.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
-            steps.problem[too_many] = RowStatus.FEATURES
-            steps.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
-        return int(most[steps.problem == 0].sum())
+            by_column.problem[too_many] = RowStatus.FEATURES
+            by_column.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
+        return int(most[by_column.problem == 0].sum())
 
     def apply(self, cells: Cells) -> Batch:
         """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""

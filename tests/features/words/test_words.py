@@ -75,9 +75,7 @@ def column_of(texts: list[bytes], bad: frozenset[int] = frozenset()) -> Column:
 
 def made(field: WordField, column: Column, seed: int, known: reference.Known) -> list[dict[int, float]]:
     learnt = {} if known is None else {KNOWN: known_table(np.array(sorted(known), np.uint64))}
-    make = STEPS[field.step].make
-    assert make is not None
-    found = make(field, column, seed, learnt)
+    found = STEPS[field.step].make(field, column, seed, learnt)
     assert not found.problem.any()
     if isinstance(found, Hashes):
         return [

@@ -1,0 +1,87 @@
+"""`FieldFeatures`: from a column to the hashed features of one field, also where a value is missing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import SpecError
+from ctr.features.columns import Arrays, Bag, Column, Hashes, Words
+from ctr.features.spec import InputField, NumberField
+from ctr.features.steps import STEPS
+from ctr.features.text.hashing import hash_bytes
+from ctr.features.transform.field_kernels import complete
+
+
+class FieldFeatures:
+    """A field of a spec, with what it has learnt, made ready to run."""
+
+    def __init__(self, field: InputField, seed: int, learnt: Arrays) -> None:
+        """`seed`: of the field's hashes. Raises SpecError if the constant for missing values is no value."""
+        self.field = field
+        self.seed = seed
+        self._learnt = learnt
+        self.missing, self._missing_values = self._of_missing()
+        """uint64[k], and float32[k]: the features of a missing value, at most one unless it has `several`."""
+
+    def of(self, column: Column) -> Hashes | Bag:
+        """The features of the rows of its column."""
+        return self.completed(self._make(column), column.status)
+
+    def completed(self, found: Words | Hashes | Bag, status: NDArray[np.uint8]) -> Hashes | Bag:
+        """The same of what the field's step has made; `status` as in `Column`."""
+        if isinstance(found, Bag):
+            return fill(found, status, self.missing, self._missing_values)
+        hashes = np.empty(found.words.size, np.uint64)
+        keeps = self.missing.size > 0
+        missing = self.missing[0] if keeps else np.uint64(0)
+        is_hashed, seed = isinstance(found, Hashes), np.uint64(self.seed)
+        complete(found.words, found.present, is_hashed, seed, keeps, missing, hashes)
+        return Hashes(hashes, np.ones_like(found.present) if keeps else found.present, found.problem)
+
+    def _make(self, column: Column) -> Words | Hashes | Bag:
+        return STEPS[self.field.step].make(self.field, column, self.seed, self._learnt)
+
+    def _of_missing(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
+        field = self.field
+        if field.constant is None:
+            hashes = [hash_bytes(b"", self.seed)] if field.missing == "feature" else []
+            return np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
+        found = self._make(Column.repeated(field.constant, 1))
+        if isinstance(found, Bag):
+            is_there = bool(found.bounds[1] > 0 if found.missing is None else not found.missing[0])
+            features = found.hashes[: found.bounds[1]], found.values[: found.bounds[1]]
+        else:
+            is_there = bool(found.present[0])
+            word = int(found.words[0])
+            hashed = word if isinstance(found, Hashes) else hash_bytes(word.to_bytes(8, "little"), self.seed)
+            hashes = [hashed] if is_there else []
+            features = np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
+        # One that is rare may be dropped as other rare values are.
+        if found.problem[0] or not (is_there or field.learns):
+            kind = "number" if isinstance(field, NumberField) else "value of such a field"
+            raise SpecError(
+                f"field {field.name!r}: what stands for missing values, {field.constant!r}, is no {kind};"
+                f" write one that is."
+            )
+        return features
+
+
+def fill(bag: Bag, status: NDArray[np.uint8], hashes: NDArray[np.uint64], values: NDArray[np.float32]) -> Bag:
+    """`bag` with these features in the rows whose value is missing; `status` as in `Column`."""
+    if not hashes.size:
+        return bag
+    empty = np.diff(bag.bounds) == 0 if bag.missing is None else bag.missing
+    rows = np.flatnonzero(empty & (status == 0) & (bag.problem == 0))
+    if not rows.size:
+        return bag
+    more = np.zeros(bag.bounds.size, np.int64)
+    more[rows + 1] = hashes.size
+    places = np.repeat(bag.bounds[rows], hashes.size)
+    size = bag.bounds[-1]
+    return Bag(
+        bag.bounds + np.cumsum(more),
+        np.insert(bag.hashes[:size], places, np.tile(hashes, rows.size)),
+        np.insert(bag.values[:size], places, np.tile(values, rows.size)),
+        bag.problem,
+    )
