@@ -7,7 +7,7 @@ one, and memory does not grow with it.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,11 @@ def write_click_log(
     """
     if rows < 1 or not 0 <= seed < 1 << 64:
         raise DataError(f"a log of {rows} rows with seed {seed}: rows start at 1, seeds are 0 to 2**64 - 1")
-    for path in (out, truth):
-        _require_place(path)
+    for path in (out, truth) if truth is not None else (out,):
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder; name a file to write")
+        if not path.parent.is_dir():
+            raise DataError(f"{path}: the folder {path.parent} does not exist; create it first")
     if truth is not None and truth.absolute() == out.absolute():
         raise DataError(f"{out}: the log and its truth cannot be the same file; give them two names")
     model = _click_model(seed, interactions)
@@ -95,15 +98,6 @@ def write_click_log(
         size_bytes=size_bytes,
         interactions=tuple((NAMES[one], NAMES[other]) for one, other in model[0].pairs),
     )
-
-
-def _require_place(path: Path | None) -> None:
-    if path is None:
-        return
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; name a file to write")
-    if not path.parent.is_dir():
-        raise DataError(f"{path}: the folder {path.parent} does not exist; create it first")
 
 
 def _open_log(stack: ExitStack, path: Path, compressed: bool) -> IO[bytes] | gzip.GzipFile:
@@ -142,47 +136,34 @@ def _write_blocks(
 ) -> tuple[float, float, float]:
     """Write all rows; returns the positives, and the sums of the true log loss and of its expectation."""
     positives = loss = expected = 0.0
-    done = 0
-    for text, probabilities, labels in _blocks(model, rows, seed):
+    for start in range(0, rows, BLOCK_ROWS):
+        n = min(BLOCK_ROWS, rows - start)
+        text, _, p, labels = _block(model, seed, start, n)
         log.write(text)
         if write_truth is not None:
-            write_truth(probabilities, labels)
-        p = probabilities
+            write_truth(p, labels)
         positives += float(labels.sum())
-        loss += float(_losses(p, labels).sum())
+        loss -= float(np.log(np.where(labels == 1, p, 1.0 - p)).sum())
         expected -= float((p * np.log(p) + (1 - p) * np.log1p(-p)).sum())
-        done += labels.size
         if progress is not None:
-            progress(done)
+            progress(start + n)
     return positives, loss, expected
 
 
-def _blocks(
-    model: ClickModel, rows: int, seed: int
-) -> Iterator[tuple[memoryview, NDArray[np.float64], NDArray[np.uint8]]]:
-    """Text, click probabilities and labels of consecutive rows; the text is overwritten by the next block."""
-    columns, scale, intercept = model
-    text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
-    margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
-    labels = np.empty(BLOCK_ROWS, np.uint8)
-    for start in range(0, rows, BLOCK_ROWS):
-        n = min(BLOCK_ROWS, rows - start)
-        block = (text, margins[:n], probabilities[:n], labels[:n])
-        size = kernels.write_rows(np.uint64(seed), start, columns, scale, intercept, *block)
-        yield text[:size].data, probabilities[:n], labels[:n]
-
-
-def _losses(probabilities: NDArray[np.float64], labels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    return -np.log(np.where(labels == 1, probabilities, 1.0 - probabilities))
+def _block(
+    model: ClickModel, seed: int, start: int, rows: int
+) -> tuple[memoryview, NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:
+    """Text, log odds before scaling, click probabilities and labels of so many rows."""
+    text = np.empty(rows * kernels.ROW_BYTES, np.uint8)
+    margins, probabilities, labels = np.empty(rows), np.empty(rows), np.empty(rows, np.uint8)
+    size = kernels.write_rows(np.uint64(seed), start, *model, text, margins, probabilities, labels)
+    return text[:size].data, margins, probabilities, labels
 
 
 def _click_model(seed: int, interactions: int = 0) -> ClickModel:
     """The columns, and the scale and intercept that give the first rows `SPREAD` and `BASE_RATE`."""
     columns = columns_of(seed, interactions)
-    text = np.empty(BLOCK_ROWS * kernels.ROW_BYTES, np.uint8)
-    margins, probabilities = np.empty(BLOCK_ROWS), np.empty(BLOCK_ROWS)
-    labels = np.empty(BLOCK_ROWS, np.uint8)
-    kernels.write_rows(np.uint64(seed), 0, columns, 1.0, 0.0, text, margins, probabilities, labels)
+    _, margins, _, _ = _block((columns, 1.0, 0.0), seed, 0, BLOCK_ROWS)
     scale = SPREAD / float(margins.std())
     low, high = -20.0 - scale * float(margins.max()), 20.0 - scale * float(margins.min())
     for _ in range(60):
