@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.model.aligned import naming
     from ctr.model.artifact import (
         SavedState,
         load_model,
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
         require_method,
         require_uncalibrated,
     )
-    from ctr.model.comparison import VALUES_KEPT, Compared, Difference, Slices, compare
+    from ctr.model.comparison import VALUES_KEPT, Compared, Difference, Slices, compare, naming
     from ctr.model.evaluation import evaluate, note_holdout, note_passes
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.folder import load_optimizer

@@ -187,7 +187,7 @@ def calibrate(
     halves = MarginHistogram(), MarginHistogram()
     before, after = Metrics(), Metrics()
     with KeptMargins() as kept:
-        for batch, labels in labelled_batches(source, start=start, stop=stop):
+        for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
             margins, weights = model.margins(batch), batch.weights
             for half, rows in zip(halves, halves_of(before.examples, len(batch)), strict=True):
                 half.add(margins[rows], labels[rows], None if weights is None else weights[rows])
@@ -225,7 +225,7 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
     """Raise DataError unless both halves have rows with and without a click; reads until they have."""
     counts = np.zeros((2, 2), np.int64)
     rows = 0
-    for _, labels in labelled_batches(source, start=start):
+    for _, labels, _ in labelled_batches(source, start=start):
         for half, chosen in enumerate(halves_of(rows, labels.size)):
             counts[half] += np.bincount(labels[chosen].astype(np.intp), minlength=2)
         if counts.all():

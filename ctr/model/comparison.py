@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from math import nan, sqrt
 from typing import Any
 
@@ -11,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import CtrError, DataError
 from ctr.features import ExampleSource
 from ctr.metrics import OF_95_PERCENT, Metrics
-from ctr.model.aligned import ScoredRows, aligned
+from ctr.model.evaluation import Positions, RowNumbers, labelled_batches
 from ctr.model.model import Model
 from ctr.optimizers import Float32
 
@@ -99,34 +101,132 @@ def compare(
     Raises DataError when there are no rows, when they have no labels, or not the same ones for all models.
     """
     compared = [Compared(slices={column: Slices() for column in by}) for _ in models]
-    rows = 0
-    for scored in aligned(models, sources, by, weighted=weighted):
-        _add(compared, scored)
-        rows += len(scored[0])
-        on_rows(rows)
-    if rows == 0:
-        raise DataError(
-            "there is no row to evaluate on: check the input, or the hold-out fraction."
-            if len(models) == 1
-            else "there is no row that all models can be evaluated on: check the input."
-        )
+    for scored in scored_alike(models, sources, by, weighted=weighted):
+        first = scored[0]
+        for each, result in zip(scored, compared, strict=True):
+            result.metrics.add(each.margins, each.labels, each.weights)
+            for column, slices in result.slices.items():
+                slices.add(first.texts[column], each.margins, each.labels, each.weights)
+            if len(scored) > 1:
+                result.against_first.add(_losses(each) - _losses(first), each.weights)
+        on_rows(compared[0].metrics.examples)
+    if not compared[0].metrics.examples:
+        raise DataError("there is no row that all models can be evaluated on: check the input.")
     return compared
-
-
-def _add(compared: Sequence[Compared], scored: Sequence[ScoredRows]) -> None:
-    """Count the same rows for each model."""
-    first = scored[0]
-    for each, result in zip(scored, compared, strict=True):
-        result.metrics.add(each.margins, each.labels, each.weights)
-        for column, slices in result.slices.items():
-            slices.add(first.texts[column], each.margins, each.labels, each.weights)
-        if len(scored) > 1:
-            result.against_first.add(_losses(each) - _losses(first), each.weights)
 
 
 def _losses(scored: ScoredRows) -> NDArray[np.float64]:
     wide = scored.margins.astype(np.float64)
     return np.asarray(np.logaddexp(0, wide) - scored.labels * wide)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRows:
+    """Some rows, as one model scores them."""
+
+    numbers: Positions
+    """int64[n], ascending: their numbers among all rows of the input."""
+    margins: Float32
+    labels: Float32
+    weights: Float32 | None
+    texts: Mapping[str, pa.StringArray]
+    """The texts of these rows by column; only those of the first model."""
+
+    def of(self, numbers: Positions) -> ScoredRows:
+        """Only the rows with these numbers."""
+        if numbers.size == self.numbers.size:
+            return self
+        places = np.searchsorted(self.numbers, numbers)
+        return ScoredRows(
+            self.numbers[places],
+            self.margins[places],
+            self.labels[places],
+            None if self.weights is None else self.weights[places],
+            {name: texts.take(pa.array(places)) for name, texts in self.texts.items()},
+        )
+
+
+_NO_ROWS = ScoredRows(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32), None, {})
+
+
+def scored_alike(
+    models: Sequence[Model], sources: Sequence[ExampleSource], by: Sequence[str], *, weighted: bool
+) -> Iterator[list[ScoredRows]]:
+    """Batches of the rows that are good for all models, as each model scores them; see `compare`.
+
+    Raises DataError where rows have no labels, or not the same ones for all models.
+    """
+    with ExitStack() as opened:
+        streams = [
+            opened.enter_context(
+                closing(_scored(model, source, () if i else by, weighted, others=len(models) > 1))
+            )
+            for i, (model, source) in enumerate(zip(models, sources, strict=True))
+        ]
+        waiting = [_NO_ROWS] * len(streams)
+        while True:
+            waiting = [
+                rows if rows.numbers.size else next(stream, _NO_ROWS)
+                for rows, stream in zip(waiting, streams, strict=True)
+            ]
+            if not (last := [rows.numbers[-1] for rows in waiting if rows.numbers.size]):
+                return
+            ends = [np.searchsorted(rows.numbers, min(last), side="right") for rows in waiting]
+            common = reduce(_common, (rows.numbers[:end] for rows, end in zip(waiting, ends, strict=True)))
+            if common.size:
+                scored = [rows.of(common) for rows in waiting]
+                _require_same_labels(models, scored)
+                yield scored
+            waiting = [rows.of(rows.numbers[end:]) for rows, end in zip(waiting, ends, strict=True)]
+
+
+def _scored(
+    model: Model, source: ExampleSource, by: Sequence[str], weighted: bool, *, others: bool
+) -> Generator[ScoredRows, None, None]:
+    numbers = RowNumbers(source.bad_rows)
+    with naming(model, others=others):
+        for batch, labels, texts in labelled_batches(source, by):
+            yield ScoredRows(
+                numbers.of(len(batch)),
+                model.margins(batch),
+                labels,
+                batch.weights if weighted else None,
+                {} if texts is None else texts.of_examples(),
+            )
+
+
+@contextmanager
+def naming(model: Model, *, others: bool) -> Iterator[None]:
+    """Have errors about what `model` reads name the model, if there are others."""
+    try:
+        yield
+    except CtrError as error:
+        if not others:
+            raise
+        raise type(error)(f"model {_name(model)}: {error}") from error
+
+
+def _common(one: Positions, other: Positions) -> Positions:
+    if np.array_equal(one, other):
+        return one
+    return np.intersect1d(one, other, assume_unique=True)
+
+
+def _require_same_labels(models: Sequence[Model], scored: Sequence[ScoredRows]) -> None:
+    first = scored[0]
+    for model, each in zip(models[1:], scored[1:], strict=True):
+        if np.array_equal(first.labels, each.labels):
+            continue
+        at = int(np.flatnonzero(first.labels != each.labels)[0])
+        raise DataError(
+            f"row {each.numbers[at] + 1:,} of the data has the label {each.labels[at]:g} for model"
+            f" {_name(model)}, but {first.labels[at]:g} for model {_name(models[0])}: models can be compared"
+            " if their specs name the same label column."
+        )
+
+
+def _name(model: Model) -> str:
+    return str(model.folder or model.id)
 
 
 VALUES_KEPT = 64

@@ -1,4 +1,4 @@
-"""Evaluating a model on labelled examples."""
+"""Evaluating models on labelled examples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from math import isnan
 from threading import Event
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ctr.errors import DataError
-from ctr.features import Batch, Chunk, ExampleSource
+from ctr.features import BadRows, Batch, Chunk, ExampleSource
 from ctr.metrics import Metrics, MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
+
+Positions = NDArray[np.int64]
 
 
 def evaluate(
@@ -36,7 +41,7 @@ def evaluate(
     `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
     """
     metrics = Metrics()
-    for batch, labels in labelled_batches(source, start=start, stop=stop):
+    for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
         metrics.add(model.margins(batch), labels, batch.weights)
         on_rows(metrics.examples)
     return metrics
@@ -58,45 +63,76 @@ def note_passes(model: Model, by_pass: Mapping[int, MetricSummary]) -> None:
     model.manifest["training"] = {**model.manifest["training"], "holdout_by_pass": passes}
 
 
-def labels_of(batch: Batch | Chunk) -> Float32:
-    """The labels float32[n] of examples. Raises DataError where they have none."""
-    if batch.labels is None:
-        raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
-    return batch.labels
-
-
 def labelled_batches(
-    source: ExampleSource, *, start: int = 0, stop: Event | None = None
-) -> Iterator[tuple[Batch | Chunk, Float32]]:
-    """The rows of `source` from `start` on, with their labels, read ahead; `stop`, once set, ends it early.
+    source: ExampleSource, columns: Sequence[str] = (), *, start: int = 0, stop: Event | None = None
+) -> Iterator[tuple[Batch | Chunk, Float32, RowTexts | None]]:
+    """The rows of `source` from `start` on, read ahead: batches with their labels, and see `batches_beside`.
 
-    Raises DataError when there are none, or when they have no labels.
+    `stop`, once set, ends it early. Raises DataError when there are no rows, or when they have no labels.
     """
     empty = True
-    with (
-        suppress(ReaderHangs),
-        Prefetch(source.batches(SCORING_ROWS, start=start), depth=2, stop=stop) as batches,
-    ):
-        for batch in batches:
+    batches = batches_beside(source, columns, start)
+    with suppress(ReaderHangs), Prefetch(batches, depth=2, stop=stop) as ahead:
+        for batch, texts in ahead:
             if stop is not None and stop.is_set():
                 return
+            if batch is None:
+                continue
             empty = False
-            yield batch, labels_of(batch)
+            if batch.labels is None:
+                raise DataError("these rows have no labels to evaluate on; `ctr predict` scores them.")
+            yield batch, batch.labels, texts
     if empty and not (stop is not None and stop.is_set()):
         raise DataError("there is no row to evaluate on: check the input, or the hold-out fraction.")
 
 
 def batches_beside(
-    source: ExampleSource, columns: Sequence[str]
+    source: ExampleSource, columns: Sequence[str], start: int = 0
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
     """Batches to score, each with the texts of its rows in these columns, if any are named.
 
-    The source was opened with them as `also`; see `ctr.features.batches_with_texts`.
+    The source was opened with them as `also`; see `ctr.features.batches_with_texts`, which begins at the
+    first row.
     """
     if not columns:
-        yield from ((batch, None) for batch in source.batches(SCORING_ROWS))
+        yield from ((batch, None) for batch in source.batches(SCORING_ROWS, start=start))
         return
     from ctr.features import DatasetSource, RawSource, batches_with_texts
 
     assert isinstance(source, RawSource | DatasetSource)
     yield from batches_with_texts(source, columns, SCORING_ROWS)
+
+
+class RowNumbers:
+    """Numbers the examples of a pass over all rows of a source, from 0; bad rows count.
+
+    Create it before the pass begins. It does not know which rows a source was opened for.
+    """
+
+    def __init__(self, bad_rows: BadRows) -> None:
+        """`bad_rows`: the source's."""
+        self.next = 0
+        """The number of the row after the last example."""
+        self._reported = bad_rows.follow()
+        self._bad = np.empty(0, np.int64)  # those after the last example so far
+
+    def of(self, count: int) -> Positions:
+        """The row numbers, int64[count], of the next examples that the source has given."""
+        self._collect()
+        # Of the bad rows ahead, the i-th has i others and `bad[i] - next - i` examples before it.
+        bad = int(np.searchsorted(self._bad - self.next - np.arange(self._bad.size), count))
+        good = np.ones(count + bad, np.bool_)
+        good[self._bad[:bad] - self.next] = False
+        numbers = np.flatnonzero(good) + self.next
+        self.next += good.size
+        self._bad = self._bad[bad:]
+        return numbers
+
+    def rest(self) -> int:
+        """How many bad rows follow the last example, once the pass has ended."""
+        self._collect()
+        return self._bad.size
+
+    def _collect(self) -> None:
+        reported = [self._reported.popleft() for _ in range(len(self._reported))]
+        self._bad = np.concatenate([self._bad, *reported])

@@ -14,8 +14,7 @@ from pyarrow import csv, parquet
 
 from ctr.errors import DataError
 from ctr.features import ExampleSource
-from ctr.model.aligned import Positions, RowNumbers
-from ctr.model.evaluation import batches_beside
+from ctr.model.evaluation import Positions, RowNumbers, batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.optimizers import Float32

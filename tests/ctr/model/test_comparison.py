@@ -14,7 +14,7 @@ from ctr.errors import DataError
 from ctr.features import RawSource, open_source
 from ctr.features.block import UnfitColumnError
 from ctr.model import Model, compare, evaluate
-from ctr.model.aligned import naming
+from ctr.model.comparison import naming
 from tests.command_line import Cli
 
 SPEC = """
