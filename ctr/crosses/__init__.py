@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.crosses.search import MOST_CROSSES, Chosen
-    from ctr.crosses.suggestion import MOST_ROWS, Suggestion, suggest_crosses
+    from ctr.crosses.search import MOST_CROSSES, MOST_ROWS, suggest_crosses
+    from ctr.crosses.suggestion import Chosen, Suggestion
 
 __getattr__ = lazy_package(__name__, __file__)

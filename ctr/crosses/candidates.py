@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ctr.crosses.rows import Rows
-from ctr.crosses.values import Values
+from ctr.crosses.rows import Rows, Values
 
 Known = frozenset[frozenset[str]]
 """Crosses that the spec has already, as sets of fields."""

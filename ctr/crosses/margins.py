@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.crosses import kernels
-from ctr.crosses.values import Values
+from ctr.crosses.rows import Values
 from ctr.features import Chunk
 from ctr.features.threads import Threads
 from ctr.learn import starting_state

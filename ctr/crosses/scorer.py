@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.crosses import kernels
-from ctr.crosses.values import Values
+from ctr.crosses.rows import Values
 from ctr.features.threads import Threads
 
 ALPHA, BETA, L2 = np.float32(0.05), np.float32(1), np.float32(20)

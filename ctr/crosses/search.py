@@ -1,4 +1,4 @@
-"""`find_crosses`: which crosses are worth having together.
+"""`suggest_crosses`: from raw files and their spec to the crosses that are worth having together.
 
 Method: the beam search of AutoCross (Luo et al., KDD 2019), with its field-wise logistic regression: the
 margins of the model so far are frozen, and a candidate learns alone on top of them. Here that is
@@ -14,20 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log2
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.crosses.candidates import Candidate, Known, fields_of, pairs, triples
 from ctr.crosses.margins import Margins, with_crosses
-from ctr.crosses.rows import Rows
+from ctr.crosses.rows import Rows, Values, candidate_fields, cross_values, read_rows, spec_of_values
 from ctr.crosses.scorer import Score, Scorer
-from ctr.crosses.values import Values, cross_values
+from ctr.crosses.suggestion import Chosen, Suggestion
+from ctr.errors import DataError
+from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
 from ctr.features.threads import Threads
 
 MOST_CROSSES = 20
 """The eighths of Criteo's first 48,000 rows gain 4.2 nats per 1,000 rows by 10 crosses that the others
 choose, 4.6 by 20 and 4.4 by as many as there are, 22 to 27."""
+MOST_ROWS = 1_000_000
+_READING = 0.2  # of the time
 _ALPHAS = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Of models without crosses; the best is taken. What is left for crosses behind one that learns too slowly is
 what its own fields say."""
@@ -39,38 +44,6 @@ _BEAM = 10  # pairs that are crossed with a third field
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A cross that was taken."""
-
-    fields: tuple[str, ...]
-    gain: float
-    """What it alone took off the progressive log loss of a model with those of the rounds before it: nats per
-    1,000 rows."""
-    error: float
-    """The standard error of that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The crosses that a search ended with."""
-
-    chosen: tuple[Chosen, ...]
-    """In the order in which they were taken."""
-    scored: int
-    """Candidates."""
-    features: int
-    """Distinct ones that the rows have with these crosses."""
-    alpha: float
-    """The best learning rate of a model without them, of a few."""
-    loss: float
-    """Log loss of that model on the rows held out, in nats per row."""
-    gain: float
-    """What crosses took off it; 0 where none are chosen."""
-    error: float
-    """The standard error of that."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Taken:
     """A candidate that was taken."""
 
@@ -79,17 +52,65 @@ class _Taken:
     score: Score
 
 
-def find_crosses(
+def suggest_crosses(
+    spec: FeatureSpec,
+    inputs: Sequence[str | Path],
+    *,
+    most: int = MOST_CROSSES,
+    rows: int = MOST_ROWS,
+    stop: int | None = None,
+    workers: int = 1,
+    on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
+) -> Suggestion:
+    """The crosses of the fields of `spec` that lower the log loss of these rows, at most so many.
+
+    Only rows before `stop` are looked at, if it is given; of more than `rows`, so many, spread evenly.
+    Features of windows take no part, as they are those of no one row. The outcome depends on neither the
+    number of workers nor their speed. Raises DataError and SpecError.
+    """
+    if datasets := [path for path in inputs if is_dataset(path)]:
+        raise DataError(
+            f"{datasets[0]}: in a hashed data set, the values of the fields can no longer be told apart; give"
+            f" the raw files."
+        )
+    if "-" in inputs:
+        raise DataError(
+            "standard input can be read only once, and this takes several passes; write its rows to a file."
+        )
+    of = candidate_fields(spec)
+    files = input_files(inputs)
+    fitted = fit(spec.of_fields(spec.fields), files, rows=None if stop is None else [range(stop)])
+    source = RawSource(fitted, files, threads=workers)
+    values = RawSource(spec_of_values(fitted), files, threads=workers)
+    threads = Threads(workers, "suggest")
+    try:
+        read = read_rows(
+            source, values, rows, stop, threads, lambda done, fraction: on_progress(done, _READING * fraction)
+        )
+        known = frozenset(frozenset(of.get(part, part) for part in cross.of) for cross in spec.crosses)
+        return _suggestion(
+            spec,
+            read,
+            known,
+            most,
+            threads,
+            lambda done, fraction: on_progress(done, _READING + (1 - _READING) * fraction),
+        )
+    finally:
+        threads.close()
+
+
+def _suggestion(
+    spec: FeatureSpec,
     rows: Rows,
     known: Known,
     most: int,
     threads: Threads,
-    on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
-) -> Found:
+    on_progress: Callable[[int, float], None],
+) -> Suggestion:
     """At most so many crosses of the fields of `rows`, none of them `known`.
 
-    `on_progress` gets the rows learnt so far, over all candidates, and about how much is done, 0 to 1. The
-    outcome does not depend on the number of threads.
+    `on_progress` gets the rows learnt so far, over all candidates, and about how much is done, 0 to 1.
     """
     cut = len(rows) - int(_HELD_OUT * len(rows))
     trial = _Search(rows, cut, known, threads, lambda rows, part: on_progress(rows, part / 2))
@@ -108,20 +129,26 @@ def find_crosses(
     weights = rows.weights
     weight = float(weights[cut:].sum()) or 1.0
     gains = trial.base.losses[cut:] - trial.margins.losses[cut:]
-    return Found(
-        chosen=tuple(_chosen(each, rows.fields, float(weights.sum())) for each in taken),
-        scored=trial.scored,
+    total = float(weights.sum())
+    return Suggestion(
+        spec=spec,
+        chosen=tuple(
+            Chosen(
+                tuple(rows.fields[f] for f in each.candidate.fields),
+                1000 * each.score.gain / total,
+                1000 * each.score.error / total,
+            )
+            for each in taken
+        ),
+        rows=len(rows),
+        rows_in_all=rows.of,
+        candidates=trial.scored,
         features=rows.chunk.slots.size + sum(each.values.features for each in taken),
         alpha=trial.base.alpha,
-        loss=float(trial.base.losses[cut:].sum()) / weight,
-        gain=float(gains.sum()) / weight,
-        error=_error(gains) / weight,
+        held_out_loss=float(trial.base.losses[cut:].sum()) / weight,
+        held_out_gain=float(gains.sum()) / weight,
+        held_out_error=_error(gains) / weight,
     )
-
-
-def _chosen(taken: _Taken, fields: Sequence[str], weight: float) -> Chosen:
-    names = tuple(fields[f] for f in taken.candidate.fields)
-    return Chosen(names, 1000 * taken.score.gain / weight, 1000 * taken.score.error / weight)
 
 
 @dataclass(slots=True)

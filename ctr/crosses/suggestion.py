@@ -1,25 +1,30 @@
-"""`suggest_crosses`: from raw files and their spec to the crosses that are worth having."""
+"""`Suggestion`: the crosses that are worth having, and the spec with them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from ctr.crosses.crossed import with_crossed_fields
-from ctr.crosses.rows import candidate_fields, read_rows, spec_of_values
-from ctr.crosses.search import MOST_CROSSES, Chosen, find_crosses
-from ctr.errors import DataError
-from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
-from ctr.features.threads import Threads
+from ctr.features import FeatureSpec
 
-MOST_ROWS = 1_000_000
 _SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another
 _MOST_BITS = 26  # 2**26 slots take 512 MiB
-_READING = 0.2  # of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A cross that was taken."""
+
+    fields: tuple[str, ...]
+    gain: float
+    """What it alone took off the progressive log loss of a model with those of the rounds before it: nats per
+    1,000 rows."""
+    error: float
+    """The standard error of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,11 @@ class Suggestion:
     """What these take off it."""
     held_out_error: float
     """The standard error of that."""
-    left_out: tuple[str, ...]
-    """Fields that cannot be crossed, as a row may have any number of their features."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Fields that cannot be crossed, as a row may have any number of their features."""
+        return tuple(field.name for field in self.spec.fields if field.several)
 
     @property
     def names(self) -> list[str]:
@@ -77,73 +85,10 @@ class Suggestion:
             {"name": name, "of": each.fields, "gain_per_1000_rows": each.gain, "standard_error": each.error}
             for name, each in zip(self.names, self.chosen, strict=True)
         ]
-        of_rows = {
-            name: getattr(self, name) for name in ("rows", "rows_in_all", "candidates", "bits", "alpha")
-        }
-        held_out = {
-            name: getattr(self, name) for name in ("held_out_loss", "held_out_gain", "held_out_error")
-        }
-        return {"crosses": crosses, **of_rows, **held_out, "left_out": self.left_out}
-
-
-def suggest_crosses(
-    spec: FeatureSpec,
-    inputs: Sequence[str | Path],
-    *,
-    most: int = MOST_CROSSES,
-    rows: int = MOST_ROWS,
-    stop: int | None = None,
-    workers: int = 1,
-    on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
-) -> Suggestion:
-    """The crosses of the fields of `spec` that lower the log loss of these rows, at most so many.
-
-    Only rows before `stop` are looked at, if it is given; of more than `rows`, so many, spread evenly.
-    Features of windows take no part, as they are those of no one row. The outcome depends on neither the
-    number of workers nor their speed. Raises DataError and SpecError.
-    """
-    if datasets := [path for path in inputs if is_dataset(path)]:
-        raise DataError(
-            f"{datasets[0]}: in a hashed data set, the values of the fields can no longer be told apart; give"
-            f" the raw files."
-        )
-    if "-" in inputs:
-        raise DataError(
-            "standard input can be read only once, and this takes several passes; write its rows to a file."
-        )
-    of = candidate_fields(spec)
-    files = input_files(inputs)
-    fitted = fit(spec.of_fields(spec.fields), files, rows=None if stop is None else [range(stop)])
-    source = RawSource(fitted, files, threads=workers)
-    values = RawSource(spec_of_values(fitted), files, threads=workers)
-    threads = Threads(workers, "suggest")
-    try:
-        read = read_rows(
-            source, values, rows, stop, threads, lambda done, fraction: on_progress(done, _READING * fraction)
-        )
-        known = frozenset(frozenset(of.get(part, part) for part in cross.of) for cross in spec.crosses)
-        found = find_crosses(
-            read,
-            known,
-            most,
-            threads,
-            lambda done, fraction: on_progress(done, _READING + (1 - _READING) * fraction),
-        )
-    finally:
-        threads.close()
-    return Suggestion(
-        spec=spec,
-        chosen=found.chosen,
-        rows=len(read),
-        rows_in_all=read.of,
-        candidates=found.scored,
-        features=found.features,
-        alpha=found.alpha,
-        held_out_loss=found.loss,
-        held_out_gain=found.gain,
-        held_out_error=found.error,
-        left_out=tuple(field.name for field in spec.fields if field.several),
-    )
+        measured = ("rows", "rows_in_all", "candidates", "bits", "alpha")
+        held_out = ("held_out_loss", "held_out_gain", "held_out_error")
+        facts = {name: getattr(self, name) for name in (*measured, *held_out)}
+        return {"crosses": crosses, **facts, "left_out": self.left_out}
 
 
 def _names(spec: FeatureSpec, chosen: Sequence[Chosen]) -> list[str]:

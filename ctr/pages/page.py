@@ -161,25 +161,22 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
         for letter, each in models.items()
         if len(points := each.manifest.get("training", {}).get("learning_curve") or []) > 1
     }
-    figures = []
-    for title, draw, words in (
-        ("ROC curve", plots.roc, _ROC),
-        ("Precision and recall", plots.precision_recall, _PRECISION_RECALL),
-        ("Reliability", plots.reliability, _RELIABILITY),
-        ("Lift by decile", plots.lift, _LIFT),
-        ("Predictions", plots.scores, _SCORES),
-    ):
-        there = ranked or draw in (plots.reliability, plots.scores)
-        figures.append(
-            {
-                "title": title,
-                "picture": draw(facts) if there else None,
-                "words": words if there else _ONE_LABEL,
-            }
+    several = len(models) > 1
+    return [
+        {
+            "title": title,
+            "picture": plots.picture(draw, values, legend=several or draw is plots.scores) if there else None,
+            "words": words if there else otherwise,
+        }
+        for title, draw, values, there, words, otherwise in (
+            ("ROC curve", plots.roc, facts, ranked, _ROC, _ONE_LABEL),
+            ("Precision and recall", plots.precision_recall, facts, ranked, _PRECISION_RECALL, _ONE_LABEL),
+            ("Reliability", plots.reliability, facts, True, _RELIABILITY, ""),
+            ("Lift by decile", plots.lift, facts, ranked, _LIFT, _ONE_LABEL),
+            ("Predictions", plots.scores, facts, True, _SCORES, ""),
+            ("Learning curve", plots.learning_curve, curves, curves, _LEARNING, _NO_LEARNING),
         )
-    picture = plots.learning_curve(curves, legend=len(models) > 1) if curves else None
-    words = _LEARNING if curves else _NO_LEARNING
-    return [*figures, {"title": "Learning curve", "picture": picture, "words": words}]
+    ]
 
 
 def _slice_table(column: str, models: Sequence[EvaluatedModel]) -> dict[str, Any]:
@@ -211,7 +208,8 @@ def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
         fields = [share for share in shares if share[0] != UNKNOWN]
         rest = sum(share for _, share in fields[_FIELDS_SHOWN:])
         shown = fields[:_FIELDS_SHOWN] + [("(all others)", rest)] * (rest > 0) + shares[len(fields) :]
-        figures[letter] = plots.mass(shown) if shares else None
+        height = max(plots.HEIGHT, 1.0 + 0.23 * len(shown))
+        figures[letter] = plots.picture(plots.mass, shown, height=height) if shares else None
     return figures
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    Draw = Callable[[Axes], None]
-
 Facts = Mapping[str, Any]
 """A model's metrics, as `ctr evaluate --json` has them."""
 
@@ -56,143 +54,115 @@ _STYLE = {
 }
 _REFERENCE: dict[str, Any] = {"color": _SOFT, "linewidth": 1, "linestyle": ":"}
 """Of lines to compare with: a random order, a right prediction."""
-_WIDTH, _HEIGHT = 4.4, 3.4  # inches of 72 points: as wide as on a phone, where a point is a pixel
+_WIDTH, HEIGHT = 4.4, 3.4  # inches of 72 points: as wide as on a phone, where a point is a pixel
 _RATES = (1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
 
 
-def roc(models: Mapping[str, Facts]) -> str:
+def roc(axes: Axes, models: Mapping[str, Facts]) -> None:
     """True by false positive rate."""
-
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], **_REFERENCE)
-        for name, facts, colour in _each(models):
-            points = facts["curves"]["roc"]
-            x, y = (_column(points, key) for key in ("false_positive_rate", "true_positive_rate"))
-            axes.plot(x, y, color=colour, label=name)
-        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
-
-    return _svg(draw, models)
+    axes.plot([0, 1], [0, 1], **_REFERENCE)
+    for name, facts, colour in _each(models):
+        points = facts["curves"]["roc"]
+        x, y = (_column(points, key) for key in ("false_positive_rate", "true_positive_rate"))
+        axes.plot(x, y, color=colour, label=name)
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
 
 
-def precision_recall(models: Mapping[str, Facts]) -> str:
+def precision_recall(axes: Axes, models: Mapping[str, Facts]) -> None:
     """Precision by recall; dotted, the click rate, which is that of a random order."""
-
-    def draw(axes: Axes) -> None:
-        for name, facts, colour in _each(models):
-            points = facts["curves"]["precision_recall"]
-            axes.plot(_column(points, "recall"), _column(points, "precision"), color=colour, label=name)
-            axes.axhline(facts["base_rate"], **_REFERENCE)
-        axes.set(xlabel="recall (share of clicks found)", ylabel="precision (click rate)", xlim=(0, 1))
-        axes.set_ylim(bottom=0)
-
-    return _svg(draw, models)
+    for name, facts, colour in _each(models):
+        points = facts["curves"]["precision_recall"]
+        axes.plot(_column(points, "recall"), _column(points, "precision"), color=colour, label=name)
+        axes.axhline(facts["base_rate"], **_REFERENCE)
+    axes.set(xlabel="recall (share of clicks found)", ylabel="precision (click rate)", xlim=(0, 1))
+    axes.set_ylim(bottom=0)
 
 
-def reliability(models: Mapping[str, Facts]) -> str:
+def reliability(axes: Axes, models: Mapping[str, Facts]) -> None:
     """Click rate with its 95% interval by prediction, on axes of log-odds."""
-
-    def draw(axes: Axes) -> None:
-        series = [
-            (name, [row for row in facts["reliability"] if 0 < row["observed_rate"] < 1], colour)
-            for name, facts, colour in _each(models)
-        ]
-        rates = [
-            row[key]
-            for _, rows, _ in series
-            for row in rows
-            for key in ("mean_prediction", "observed_rate", "low", "high")
-            if row[key]
-        ]
-        ends = [_odds(min(rates, default=0.25)) - 0.2, _odds(max(rates, default=0.75)) + 0.2]
-        axes.plot(ends, ends, **_REFERENCE)
-        for name, rows, colour in series:
-            x = [_odds(row["mean_prediction"]) for row in rows]
-            axes.vlines(
-                x, *([_odds(row[key]) for row in rows] for key in ("low", "high")), color=colour, lw=1.2
-            )
-            axes.plot(x, [_odds(row["observed_rate"]) for row in rows], "o-", color=colour, label=name, ms=4)
-        _rate_ticks(axes, ends, "x")
-        _rate_ticks(axes, ends, "y")
-        axes.set(xlabel="mean prediction", ylabel="observed click rate", xlim=ends, ylim=ends)
-
-    return _svg(draw, models)
+    series = [
+        (name, [row for row in facts["reliability"] if 0 < row["observed_rate"] < 1], colour)
+        for name, facts, colour in _each(models)
+    ]
+    rates = [
+        row[key]
+        for _, rows, _ in series
+        for row in rows
+        for key in ("mean_prediction", "observed_rate", "low", "high")
+        if row[key]
+    ]
+    ends = [_odds(min(rates, default=0.25)) - 0.2, _odds(max(rates, default=0.75)) + 0.2]
+    axes.plot(ends, ends, **_REFERENCE)
+    for name, rows, colour in series:
+        x = [_odds(row["mean_prediction"]) for row in rows]
+        axes.vlines(x, *([_odds(row[key]) for row in rows] for key in ("low", "high")), color=colour, lw=1.2)
+        axes.plot(x, [_odds(row["observed_rate"]) for row in rows], "o-", color=colour, label=name, ms=4)
+    _rate_ticks(axes, ends, "x")
+    _rate_ticks(axes, ends, "y")
+    axes.set(xlabel="mean prediction", ylabel="observed click rate", xlim=ends, ylim=ends)
 
 
-def lift(models: Mapping[str, Facts]) -> str:
+def lift(axes: Axes, models: Mapping[str, Facts]) -> None:
     """Lift of each tenth of the examples, the highest predictions first."""
-
-    def draw(axes: Axes) -> None:
-        for name, facts, colour in _each(models):
-            lifts = _column(facts["curves"]["deciles"], "lift")
-            axes.plot(range(1, len(lifts) + 1), lifts, "o-", color=colour, label=name, ms=4)
-        axes.axhline(1, **_REFERENCE)
-        axes.set(xlabel="tenth of the examples, highest first", ylabel="lift (click rate / overall)")
-        axes.set_xticks(range(1, 11))
-        axes.set_ylim(bottom=0)
-
-    return _svg(draw, models)
+    for name, facts, colour in _each(models):
+        lifts = _column(facts["curves"]["deciles"], "lift")
+        axes.plot(range(1, len(lifts) + 1), lifts, "o-", color=colour, label=name, ms=4)
+    axes.axhline(1, **_REFERENCE)
+    axes.set(xlabel="tenth of the examples, highest first", ylabel="lift (click rate / overall)")
+    axes.set_xticks(range(1, 11))
+    axes.set_ylim(bottom=0)
 
 
-def scores(models: Mapping[str, Facts]) -> str:
+def scores(axes: Axes, models: Mapping[str, Facts]) -> None:
     """Cumulative distributions of the predictions, of examples with a click and of the others."""
-
-    def draw(axes: Axes) -> None:
-        ends = []
-        for name, facts, colour in _each(models):
-            bins = facts["curves"]["scores"]
-            edges = [_odds(bins[0]["low"]), *(_odds(each["high"]) for each in bins)] if bins else [0.0]
-            ends += [edges[0], edges[-1]]
-            for kind, rows, style in (("negative", "no click", "-"), ("positive", "click", "--")):
-                weights = [0.0, *_column(bins, kind)]
-                shares = [part / (sum(weights) or 1.0) * 100 for part in accumulate(weights)]
-                label = rows if len(models) == 1 else f"{name}, {rows}"
-                axes.plot(edges, shares, style, color=colour, label=label, linewidth=1.5)
-        limits = [min(ends), max(ends) + 1e-9]
-        _rate_ticks(axes, limits, "x")
-        axes.set(xlabel="prediction", ylabel="rows predicted lower (%)", xlim=limits, ylim=(0, 101))
-
-    return _svg(draw, models, legend=True)
+    ends = []
+    for name, facts, colour in _each(models):
+        bins = facts["curves"]["scores"]
+        edges = [_odds(bins[0]["low"]), *(_odds(each["high"]) for each in bins)] if bins else [0.0]
+        ends += [edges[0], edges[-1]]
+        for kind, rows, style in (("negative", "no click", "-"), ("positive", "click", "--")):
+            weights = [0.0, *_column(bins, kind)]
+            shares = [part / (sum(weights) or 1.0) * 100 for part in accumulate(weights)]
+            label = rows if len(models) == 1 else f"{name}, {rows}"
+            axes.plot(edges, shares, style, color=colour, label=label, linewidth=1.5)
+    limits = [min(ends), max(ends) + 1e-9]
+    _rate_ticks(axes, limits, "x")
+    axes.set(xlabel="prediction", ylabel="rows predicted lower (%)", xlim=limits, ylim=(0, 101))
 
 
-def learning_curve(curves: Mapping[str, Sequence[Sequence[float]]], *, legend: bool) -> str:
+def learning_curve(axes: Axes, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """Log loss by examples learnt, of models that have such points: a single one may be one of several."""
-
-    def draw(axes: Axes) -> None:
-        for i, (name, points) in enumerate(curves.items()):
-            x, y = zip(*points, strict=True)
-            axes.plot(x, y, ".-", color=_COLOURS[i % len(_COLOURS)], label=name)
-        axes.set(xlabel="examples of the first pass", ylabel="log loss (nats)")
-        axes.ticklabel_format(axis="x", style="plain")
-        axes.xaxis.set_major_formatter(_short)
-        axes.locator_params(axis="x", nbins=5)
-
-    return _svg(draw, curves, legend=legend)
+    for i, (name, points) in enumerate(curves.items()):
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, ".-", color=_COLOURS[i % len(_COLOURS)], label=name)
+    axes.set(xlabel="examples of the first pass", ylabel="log loss (nats)")
+    axes.ticklabel_format(axis="x", style="plain")
+    axes.xaxis.set_major_formatter(_short)
+    axes.locator_params(axis="x", nbins=5)
 
 
-def mass(shares: Sequence[tuple[str, float]]) -> str:
+def mass(axes: Axes, shares: Sequence[tuple[str, float]]) -> None:
     """Bars of fields with their shares of the sum of absolute weights."""
-
-    def draw(axes: Axes) -> None:
-        names = [name if len(name) <= 18 else name[:17] + "…" for name, _ in shares]
-        axes.barh(range(len(shares)), [share * 100 for _, share in shares], color=_COLOURS[0])
-        axes.set_yticks(range(len(shares)), names)
-        axes.invert_yaxis()
-        axes.set(xlabel="share of all absolute weights (%)")
-        axes.grid(visible=False, axis="y")
-
-    return _svg(draw, {}, height=max(_HEIGHT, 1.0 + 0.23 * len(shares)))
+    names = [name if len(name) <= 18 else name[:17] + "…" for name, _ in shares]
+    axes.barh(range(len(shares)), [share * 100 for _, share in shares], color=_COLOURS[0])
+    axes.set_yticks(range(len(shares)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="share of all absolute weights (%)")
+    axes.grid(visible=False, axis="y")
 
 
-def _svg(draw: Draw, models: Mapping[str, object], *, height: float = _HEIGHT, legend: bool = False) -> str:
-    """The picture as an element of HTML."""
+def picture(
+    draw: Callable[[Axes, Any], None], values: Any, *, height: float = HEIGHT, legend: bool = False
+) -> str:
+    """What `draw` shows of the values, as an element of HTML."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.subplots()
-        draw(axes)
-        if legend or len(models) > 1:
+        draw(axes, values)
+        if legend:
             axes.legend(fontsize=12, labelcolor=_INK)
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True)

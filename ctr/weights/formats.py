@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,15 @@ from ctr.features import FeatureSpec
 from ctr.outputs import replace_file
 from ctr.weights.table import Calibration, Exported
 
+FORMATS = ("parquet", "csv", "npz", "onnx", "vw")
+"""By their names, which are their suffixes."""
+
 
 def format_of(out: Path, wanted: str | None) -> str:
     """The format that is `wanted`, or else that of the suffix of `out`. Raises DataError for another one."""
     name = out.suffix.removeprefix(".") if wanted is None else wanted
-    if name not in WRITERS:
-        *most, last = WRITERS
+    if name not in FORMATS:
+        *most, last = FORMATS
         raise DataError(
             f"{out}: weights are written as {', '.join(most)} or {last}; choose one of these as the suffix, "
             "or with --format."
@@ -45,50 +47,33 @@ def export(exported: Exported, out: Path, format_: str) -> None:
     require_exportable(exported.spec, format_, exported.calibration)
     try:
         with replace_file(out) as draft:
-            WRITERS[format_](exported, draft)
+            _write(exported, draft, format_)
     except OSError as error:
         raise DataError(f"{out}: the weights could not be written ({error}).") from error
 
 
-def _write_parquet(exported: Exported, path: Path) -> None:
-    from pyarrow import parquet
+def _write(exported: Exported, path: Path, format_: str) -> None:
+    if format_ == "parquet":
+        from pyarrow import parquet
 
-    parquet.write_table(exported.weights, path)
+        parquet.write_table(exported.weights, path)
+    elif format_ == "csv":
+        from pyarrow import csv
 
+        csv.write_csv(exported.weights, path)
+    elif format_ == "npz":
+        from scipy import sparse
 
-def _write_csv(exported: Exported, path: Path) -> None:
-    from pyarrow import csv
+        slots, weights = (exported.weights[name].to_numpy() for name in ("slot", "weight"))
+        shape = 1, 1 << exported.spec.bits
+        row = sparse.csr_matrix((weights, slots.astype(np.int64), np.array([0, slots.size])), shape)
+        with path.open("wb") as file:
+            sparse.save_npz(file, row)
+    elif format_ == "onnx":
+        from ctr.weights.onnx_file import onnx_bytes
 
-    csv.write_csv(exported.weights, path)
+        path.write_bytes(onnx_bytes(exported))
+    else:
+        from ctr.weights.vw_file import vw_bytes
 
-
-def _write_npz(exported: Exported, path: Path) -> None:
-    from scipy import sparse
-
-    slots, weights = (exported.weights[name].to_numpy() for name in ("slot", "weight"))
-    shape = 1, 1 << exported.spec.bits
-    row = sparse.csr_matrix((weights, slots.astype(np.int64), np.array([0, slots.size])), shape)
-    with path.open("wb") as file:
-        sparse.save_npz(file, row)
-
-
-def _write_onnx(exported: Exported, path: Path) -> None:
-    from ctr.weights.onnx_file import onnx_bytes
-
-    path.write_bytes(onnx_bytes(exported))
-
-
-def _write_vw(exported: Exported, path: Path) -> None:
-    from ctr.weights.vw_file import vw_bytes
-
-    path.write_bytes(vw_bytes(exported))
-
-
-WRITERS: dict[str, Callable[[Exported, Path], None]] = {
-    "parquet": _write_parquet,
-    "csv": _write_csv,
-    "npz": _write_npz,
-    "onnx": _write_onnx,
-    "vw": _write_vw,
-}
-"""By the names of the formats, which are their suffixes."""
+        path.write_bytes(vw_bytes(exported))
