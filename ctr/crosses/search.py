@@ -82,8 +82,7 @@ def suggest_crosses(
     fitted = fit(spec.of_fields(spec.fields), files, rows=None if stop is None else [range(stop)])
     source = RawSource(fitted, files, threads=workers)
     values = RawSource(spec_of_values(fitted), files, threads=workers)
-    threads = Threads(workers, "suggest")
-    try:
+    with Threads(workers, "suggest") as threads:
         read = read_rows(
             source, values, rows, stop, threads, lambda done, fraction: on_progress(done, _READING * fraction)
         )
@@ -96,8 +95,6 @@ def suggest_crosses(
             threads,
             lambda done, fraction: on_progress(done, _READING + (1 - _READING) * fraction),
         )
-    finally:
-        threads.close()
 
 
 def _suggestion(

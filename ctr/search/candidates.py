@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -154,7 +154,7 @@ def with_scales(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], 
         of_folds = list(threads.map(lambda both: find(both[0], learnt=both[1].learnt), both))
     written = [float(f"{scale:.2g}") for scale in of_all.result()[1:].tolist()]
     return Candidate(
-        tuple(each.scaled(scales) for each, scales in zip(candidate.by_fold, of_folds, strict=True)),
+        tuple(replace(each, scales=scales) for each, scales in zip(candidate.by_fold, of_folds, strict=True)),
         candidate.crosses,
         dict(zip(spec.names, written, strict=True)),
     )

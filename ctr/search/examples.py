@@ -56,7 +56,7 @@ class Examples:
     biased: bool
     """Whether the first of them is the bias."""
     scales: Float32 | None = None
-    """float32, by field id: what values are multiplied by."""
+    """float32, by field id: what values are multiplied by; the sources then have field ids."""
 
     @staticmethod
     def of(sources: Sequence[DatasetSource], stop: int | None = None) -> Examples:
@@ -110,10 +110,6 @@ class Examples:
         """
         rate = self.click_rate([range(self.rows)])
         return min(1.0, float(f"{2.5 * sqrt(rate * (1 - rate)):.2g}"))
-
-    def scaled(self, scales: Float32) -> Examples:
-        """The same, each value times the scale of its field; the sources have field ids."""
-        return replace(self, scales=scales)
 
     def click_rate(self, wanted: Iterable[range]) -> float:
         """Of the first of the wanted rows, as training takes it for all."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from math import inf
 from threading import Event
 from time import perf_counter
@@ -186,20 +185,30 @@ class Search:
         self, threads: Threads, asked: Asked, settings: Mapping[str, float], chosen: Candidate
     ) -> None:
         first = not self.tried and not self._waiting  # which comes to its end however slow the machine is
-        run = partial(
-            _run,
-            chosen,
-            self.folds,
-            settings,
-            self.most_passes,
-            min((each.judged.cost for each in self.tried), default=inf),
-            self.stop.is_set if first else lambda: self.stop.is_set() or self._over(),
-            judged := Judged(),
-        )
+        ended = self.stop.is_set if first else lambda: self.stop.is_set() or self._over()
+        to_beat = min((each.judged.cost for each in self.tried), default=inf)
+        judged = Judged()
+
+        def run() -> Judged:
+            try:
+                return run_trial(
+                    chosen.by_fold,
+                    self.folds,
+                    choose_optimizer(settings),
+                    most_passes=self.most_passes,
+                    to_beat=to_beat,
+                    ended=ended,
+                    judged=judged,
+                )
+            except ModelError:  # these settings diverge
+                return Judged(hopeless=True, rows=judged.rows)
+
         self._waiting.append(_Begun(asked, settings, chosen, judged, threads.submit(run)))
 
     def _finish(self, study: Study) -> bool:
         """Wait for the oldest trial that has begun, and count it; False if it was not to come to its end."""
+        from optuna.trial import TrialState
+
         oldest = self._waiting[0]
         while not wait([oldest.future], _SHOWN_EVERY_S).done:
             self._show()
@@ -209,7 +218,12 @@ class Search:
             return False
         self._waiting.popleft()
         self._work += oldest.work
-        _tell(study, oldest.asked, judged)
+        for step, loss in enumerate(judged.losses):
+            oldest.asked.report(loss, step)
+        if judged.by_pass:
+            study.tell(oldest.asked, judged.cost)
+        else:
+            study.tell(oldest.asked, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)
         number, of = len(self.tried) + 1, oldest.candidate
         self.tried.append(Tried(number, oldest.settings, judged, of.crosses, of.scales))
         self._show()
@@ -225,29 +239,6 @@ class Search:
         by_time = (perf_counter() - self._started) / self.limit_s if self.limit_s > 0 else 1.0
         self._shown = max(self._shown, min(by_time, 0.99))
         self.on_progress(Progress(self.tried, rows, self._shown))
-
-
-def _run(
-    chosen: Candidate,
-    folds: Sequence[Fold],
-    settings: Mapping[str, float],
-    most_passes: int,
-    to_beat: float,
-    ended: Callable[[], bool],
-    judged: Judged,
-) -> Judged:
-    try:
-        return run_trial(
-            chosen.by_fold,
-            folds,
-            choose_optimizer(settings),
-            most_passes=most_passes,
-            to_beat=to_beat,
-            ended=ended,
-            judged=judged,
-        )
-    except ModelError:  # these settings diverge
-        return Judged(hopeless=True, rows=judged.rows)
 
 
 def _study(seed: int, choices: Mapping[str, Sequence[Any]], beta: float) -> Study:
@@ -280,14 +271,3 @@ def _distributions(
 def _written(name: str, value: float) -> float:
     """To two digits, as people write it and as good; the smallest penalties are none."""
     return 0.0 if name in _PENALTIES and value < _NO_PENALTY else float(f"{value:.2g}")
-
-
-def _tell(study: Study, asked: Asked, judged: Judged) -> None:
-    from optuna.trial import TrialState
-
-    for step, loss in enumerate(judged.losses):
-        asked.report(loss, step)
-    if judged.by_pass:
-        study.tell(asked, judged.cost)
-    else:
-        study.tell(asked, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)

@@ -257,7 +257,11 @@ def tune(
         search.run()
     seconds = perf_counter() - prepared
     fitted = isinstance(source, DatasetSource) and any(field.learns for field in source.spec.all_fields)
-    found = Tuned(
+    if not any(isfinite(each.judged.loss) for each in search.tried):
+        if stop.is_set():
+            raise KeyboardInterrupt
+        raise DataError("training diverged under all settings: look for huge values in the data.")
+    return Tuned(
         tuple(search.tried),
         rows,
         folds,
@@ -269,11 +273,6 @@ def tune(
         fitted,
         None if raw is None or raw.validation is None else raw.validation.condition.text,
     )
-    if not any(isfinite(each.judged.loss) for each in search.tried):
-        if stop.is_set():
-            raise KeyboardInterrupt
-        raise DataError("training diverged under all settings: look for huge values in the data.")
-    return found
 
 
 def described(found: Tuned) -> list[str]:
