@@ -91,7 +91,7 @@ class Column:
     ) -> Column:
         """These rows of one of the columns of `cells`, valid as long as those are."""
         places = cells.starts[rows, column], cells.ends[rows, column]
-        return Column(_read_only(cells.buffer), *places, status[rows], beside)
+        return Column(read_only(cells.buffer), *places, status[rows], beside)
 
     @staticmethod
     def repeated(text: str, rows: int) -> Column:
@@ -182,7 +182,7 @@ def _numbers(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int]) ->
     """Some columns of `cells` as numbers."""
     shape = len(columns), len(cells)
     values, present, problem = np.empty(shape), np.empty(shape, np.bool_), np.empty(shape, np.uint8)
-    places = _read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
+    places = read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
     parse_columns(*places, values, present, problem)
     return [Numbers(*of_one) for of_one in zip(values, present, problem, strict=True)]
 
@@ -191,14 +191,14 @@ def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], see
     """Some columns of `cells` as hashes of categories."""
     shape = len(columns), len(cells)
     hashes, present = np.empty(shape, np.uint64), np.empty(shape, np.bool_)
-    places = _read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
+    places = read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
     hash_columns(*places, np.uint64(seed), hashes, present)
     sound = np.zeros(len(cells), np.uint8)
     return [Hashes(*of_one, sound) for of_one in zip(hashes, present, strict=True)]
 
 
-def _read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same bytes, so that no kernel is compiled twice."""
+def read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same bytes. Numba compiles a kernel anew for a read-only array; so that it does not, all are."""
     view = buffer.view()
     view.flags.writeable = False
     return view

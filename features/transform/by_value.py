@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import Slots, slot_dtype
-from ctr.features.columns import Bag, Column
+from ctr.features.columns import Bag, Column, read_only
 from ctr.features.text import CodedCells, Texts
 from ctr.features.transform.field_features import FieldFeatures
 from ctr.features.transform.plan_kernels import ValueTables
@@ -41,14 +41,14 @@ class ByValue:
     """What fields with at most one feature make of coded columns. May be shared by threads."""
 
     def __init__(
-        self, fields: Sequence[FieldFeatures], columns: Sequence[int], bits: int, *, crossed: bool
+        self, fields: Sequence[FieldFeatures], columns: Sequence[int], bits: int, crossed: Container[str]
     ) -> None:
         """`columns`: of each field, its column if that is in the spec's `by_value`, or else -1; `crossed`:
-        crosses need hashes, too."""
+        the names of those in crosses, which need hashes, too."""
         self._fields = fields
         self._columns = columns
         self._mask, self._slot_dtype = np.uint64((1 << bits) - 1), slot_dtype(bits)
-        self._crossed = crossed
+        self._crossed = [each.field.name in crossed for each in fields]
         self._thread = threading.local()
 
     def of(self, cells: CodedCells) -> ValueTables | None:
@@ -77,6 +77,8 @@ class ByValue:
             return _Known(dictionaries, tables, None)
         places = list(dictionaries)
         every = list(tables.values())
+        crossed = [self._crossed[f] for f in tables]
+        hashed = every if any(crossed) else []
         joined = ValueTables(
             fields=np.array(list(tables), np.int64),
             codes=np.empty((0, 0), np.int32),
@@ -84,22 +86,18 @@ class ByValue:
             columns=np.array([places.index(self._columns[f]) for f in tables], np.int64),
             starts=np.array([0, *accumulate(table.slots.size for table in every)][:-1], np.uint64),
             slots=np.concatenate([table.slots for table in every]),
-            hashes=np.concatenate([table.hashes for table in every if self._crossed] or [_NO_HASHES]),
-            present=np.concatenate([table.present for table in every if self._crossed] or [_NONE_PRESENT]),
+            crossed=np.array(crossed, np.bool_),
+            hashes=np.concatenate([np.empty(0, np.uint64), *(table.hashes for table in hashed)]),
+            present=np.concatenate([np.empty(0, np.bool_), *(table.present for table in hashed)]),
         )
         return _Known(dictionaries, tables, joined)
 
     def _table(self, field: int, texts: Texts) -> _Table:
-        buffer = texts.buffer.view()
-        buffer.flags.writeable = False  # as in `Transform.append`
         status = np.zeros(texts.starts.size, np.uint8)
-        features = self._fields[field].of(Column(buffer, texts.starts, texts.ends, status))
+        features = self._fields[field].of(Column(read_only(texts.buffer), texts.starts, texts.ends, status))
         assert not isinstance(features, Bag)
         hashes, present, problem = features
         slots = hashes & self._mask
         slots[slots == 0] = 1
         slots[~present] = 0
         return _Table(texts, slots.astype(self._slot_dtype), hashes, present, not problem.any())
-
-
-_NO_HASHES, _NONE_PRESENT = np.empty(0, np.uint64), np.empty(0, np.bool_)

@@ -108,9 +108,10 @@ class ValueTables(NamedTuple):
     """uint64[c]: where in the three below those of each field begin."""
     slots: NDArray[Any]
     """uint32|uint64: 0 where a text makes no feature."""
+    crossed: NDArray[np.bool_]
+    """bool[c]: whether a field is in a cross, which needs the two below; they are empty if none is."""
     hashes: NDArray[np.uint64]
     present: NDArray[np.bool_]
-    """For crosses; of length 0 in a spec without."""
 
 
 class ColumnFeatures(NamedTuple):

@@ -144,20 +144,20 @@ def _load_column(
 @njit(nogil=True, cache=True, forceinline=True)
 def _look_up(tile: Tile, tables: ValueTables, i: int, scratch: Scratch) -> None:
     """Loads the features of the i-th field that has a table of its values."""
-    codes, start, n = tables.codes[tables.columns[i]], tables.starts[i], tile.at.size
+    f, n = tables.fields[i], tile.at.size
+    codes, start, slots = tables.codes[tables.columns[i]], tables.starts[i], scratch.slots[f]
     if n == 0:
         return
-    slots = scratch.slots[tables.fields[i]]
     first = np.uint64(tables.first + tile.numbers[0])
-    if tile.numbers[n - 1] - tile.numbers[0] == n - 1:
+    if tables.crossed[i]:
+        for t in range(n):
+            k = start + np.uint64(codes[np.uint64(tables.first + tile.numbers[t])])
+            slots[t] = tables.slots[k]
+            scratch.hashes[f, t] = tables.hashes[k]
+            scratch.present[f, t] = tables.present[k]
+    elif tile.numbers[n - 1] - tile.numbers[0] == n - 1:
         for t in range(n):
             slots[t] = tables.slots[start + np.uint64(codes[first + np.uint64(t)])]
     else:
         for t in range(n):
             slots[t] = tables.slots[start + np.uint64(codes[np.uint64(tables.first + tile.numbers[t])])]
-    if tables.hashes.size > 0:
-        f = tables.fields[i]
-        for t in range(n):
-            k = start + np.uint64(codes[np.uint64(tables.first + tile.numbers[t])])
-            scratch.hashes[f, t] = tables.hashes[k]
-            scratch.present[f, t] = tables.present[k]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
-from ctr.features.columns import Arrays, Columns, Words
+from ctr.features.columns import Arrays, Columns, Words, read_only
 from ctr.features.spec import (
     FORMATS,
     FeatureSpec,
@@ -117,7 +117,7 @@ class Transform:
             self._single,
             [self.columns.index(column) if column in spec.by_value else -1 for column in read],
             spec.bits,
-            crossed=bool(spec.crosses),
+            {name for cross in spec.crosses for name in cross.of},
         )
         self._route = cache(self._route_without)
         self._thread = threading.local()
@@ -162,7 +162,7 @@ class Transform:
             raise ValueError(f"cells have {cells.starts.shape[1]} columns, not {len(route.columns)}")
         if len(cells) == 0:
             return first_row
-        buffer = _read_only(cells.buffer)
+        buffer = read_only(cells.buffer)
         cells = Cells(buffer, cells.starts, cells.ends)
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
         scratch, row = self._scratch, first_row
@@ -288,10 +288,3 @@ class Transform:
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
         return explain(self.spec, self.columns, cells, row, RowStatus(status), column)
-
-
-def _read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same bytes. Numba compiles a kernel anew for a read-only array; so that it does not, all are."""
-    found = buffer.view()
-    found.flags.writeable = False
-    return found

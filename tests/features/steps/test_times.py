@@ -18,8 +18,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, Transform, parse_spec
 from ctr.features.columns import Column
 from ctr.features.spec import FeatureSpec, TimeField
-from ctr.features.steps.time_zones import zone_of
-from ctr.features.steps.times import words_of_times
+from ctr.features.steps.times import words_of_times, zone_of
 from ctr.features.text import Times, hash_bytes, times_of
 from tests.reference import times as reference
 
