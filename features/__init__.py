@@ -21,6 +21,7 @@ from ctr.features.folder import (
     replace_folder,
     require_replaceable,
     scratch_folder,
+    sha256_of,
 )
 from ctr.features.inputs import input_files, is_glob, is_uri
 from ctr.features.opening import inputs_for, open_source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
 
-from ctr.errors import CtrError
+from ctr.errors import CtrError, DataError
 
 MANIFEST = "manifest.json"
 """The file that says what is in a folder."""
@@ -228,6 +229,28 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_verified(path: Path, sha256: str, remedy: str) -> bytes:
+    """The content of a file whose SHA-256 a manifest names.
+
+    Raises DataError, which ends with the remedy, when it cannot be read or is not the file that was written.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}.") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DataError(
+            f"{path}: torn or changed since it was written; {remedy}. (Its SHA-256 is not the manifest's.)"
+        )
+    return content
 
 
 def folder_bytes(save: Callable[[Path], None]) -> bytes:

@@ -34,11 +34,12 @@ from ctr.features import (
     replace_folder,
     require_replaceable,
     scratch_folder,
+    sha256_of,
     slot_dtype,
 )
 from ctr.features.readable import DICTIONARY
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
-from ctr.features.windows import WINDOW_FILE, read_windows, sha256_of, write_windows
+from ctr.features.windows import WINDOW_FILE, read_windows, write_windows
 from ctr.model.calibration import Calibration
 from ctr.model.folder import (
     FORMAT,

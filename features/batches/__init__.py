@@ -2,5 +2,12 @@
 
 from ctr.features.batches.batch import MOST_FIELDS, Batch, Chunk, FieldIds, Slots, field_id_dtype, slot_dtype
 from ctr.features.batches.builder import BatchBuilder
-from ctr.features.batches.join import join_chunks, merge_slots
-from ctr.features.batches.localize import is_compiled, localize, slice_chunk, slot_counts, warm_up
+from ctr.features.batches.localize import (
+    is_compiled,
+    join_chunks,
+    localize,
+    merge_slots,
+    slice_chunk,
+    slot_counts,
+    warm_up,
+)

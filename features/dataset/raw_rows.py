@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.dataset.manifest import RAW_ROWS, DatasetManifest, RawFileEntry
+from ctr.features.folder import read_verified
 from ctr.features.inputs import ChosenRows, InputFile, LocalFile, StandardInput, input_files, is_uri
 
 _BATCH_ROWS = 1 << 20
@@ -130,20 +130,13 @@ class _Chosen:
         """Raises DataError when the file that says so is torn, or does not fit the manifest."""
         self._batches: pa.ipc.RecordBatchFileReader | None = None
         place, every = folder / RAW_ROWS, sum(each.rows for each in manifest.raw_files or ())
+        again = "build the data set again"
         if manifest.raw_rows_sha256 is None:
-            sound = every == manifest.rows
+            if every != manifest.rows:
+                raise DataError(f"{place}: torn or changed since it was written; {again}.")
         else:
-            try:
-                content = place.read_bytes()
-            except OSError as error:
-                raise DataError(
-                    f"{place}: cannot be read ({error.strerror}); build the data set again."
-                ) from None
-            sound = hashlib.sha256(content).hexdigest() == manifest.raw_rows_sha256
-            if sound:
-                self._batches = pa.ipc.open_file(pa.BufferReader(content))
-        if not sound:
-            raise DataError(f"{place}: torn or changed since it was written; build the data set again.")
+            content = read_verified(place, manifest.raw_rows_sha256, again)
+            self._batches = pa.ipc.open_file(pa.BufferReader(content))
 
     def of(self, start: int, first: int, last: int) -> NDArray[np.bool_]:
         """The rows `first..last-1` of the file whose first row is row `start` of all."""

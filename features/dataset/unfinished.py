@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from ctr.errors import DataError, SpecError
 from ctr.features.dataset.manifest import FORMAT_VERSION, PartEntry
+from ctr.features.folder import sha256_of
 from ctr.features.inputs import InputFile, StandardInput
 from ctr.features.spec import LEARNT, SPEC, FeatureSpec, read_spec_files, spec_files, spec_of_files
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ctr.features.readers import RowChoice
 
 _JOURNAL = "journal.json"
-_CHUNK = 1 << 22  # bytes
 
 
 class Done(BaseModel):
@@ -176,7 +176,9 @@ class Unfinished:
             return Done()
         try:
             journal = _Journal.model_validate_json((self.folder / _JOURNAL).read_bytes())
-            sound = journal.key == self.key and all(self._is_sound(part) for part in journal.done.parts)
+            sound = journal.key == self.key and all(
+                sha256_of(self.folder / part.name) == part.sha256 for part in journal.done.parts
+            )
         except (OSError, ValidationError):
             return Done()
         if not sound:
@@ -186,13 +188,6 @@ class Unfinished:
             if path.name not in names | {_JOURNAL, SPEC, LEARNT}:
                 path.unlink()
         return journal.done
-
-    def _is_sound(self, part: PartEntry) -> bool:
-        found = hashlib.sha256()
-        with (self.folder / part.name).open("rb") as file:
-            while piece := file.read(_CHUNK):
-                found.update(piece)
-        return found.hexdigest() == part.sha256
 
     def _empty(self) -> None:
         for path in self.folder.iterdir():

@@ -26,11 +26,11 @@ from ctr.features.dataset.manifest import (
 )
 from ctr.features.dataset.raw_rows import RowNote
 from ctr.features.dataset.unfinished import Done, Unfinished
-from ctr.features.folder import replace_folders
+from ctr.features.folder import replace_folders, sha256_of
 from ctr.features.readable import DICTIONARY, Dictionary, dictionary_bytes
 from ctr.features.spec import SPEC, FeatureSpec, spec_files
 from ctr.features.threads import in_order
-from ctr.features.windows import Windows, sha256_of, write_windows
+from ctr.features.windows import Windows, write_windows
 
 BLOCK_ROWS = 65_536
 BLOCKS_PER_PART = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
 from ctr.errors import DataError
-from ctr.features.folder import MANIFEST
+from ctr.features.folder import MANIFEST, read_verified
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells
 from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
@@ -185,12 +184,6 @@ def write_windows(windows: Windows, folder: Path, beside: Path) -> list[str]:
     return names
 
 
-def sha256_of(path: Path) -> str:
-    """Of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
     """The windows of `spec` from the files in the folder of a data set or model: see `read_windows`.
 
@@ -211,16 +204,7 @@ def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
             raise DataError(
                 f"{folder}: it has fewer windows than the spec; give what was made with the same."
             )
-        try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
-            raise DataError(f"{folder / name}: cannot be read ({error.strerror}); make it again.") from None
-        if hashlib.sha256(content).hexdigest() != sums[name]:
-            raise DataError(
-                f"{folder / name}: torn or changed since it was written: its SHA-256 is not the manifest's;"
-                f" make it again."
-            )
-        return content
+        return read_verified(folder / name, sums[name], "make it again")
 
     return read_windows(spec, read, str(folder))
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr.features.batches import join_chunks, merge_slots
 from ctr.features.batches.batch import Batch, Chunk
-from ctr.features.batches.join import join_chunks, merge_slots
 from ctr.features.batches.localize import localize, slice_chunk
 from tests.reference import localize as reference
 
