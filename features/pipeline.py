@@ -155,7 +155,7 @@ class Pipeline:
         Raises SpecError before `fit` if the spec has to learn, DataError when `table` is no table or lacks a
         column, or a value is wrong; that names the row.
         """
-        return self._batch(table).to_scipy(self.spec.bits)
+        return batch_of(table, self._ready()).to_scipy(self.spec.bits)
 
     def labels(self, table: object) -> NDArray[np.float32]:
         """float32[rows] of 0 and 1: the label column, which has 0 and 1, or -1 and 1. Needs no `fit`."""
@@ -188,9 +188,6 @@ class Pipeline:
         if self._transform is None:
             self._transform = Transform(self.spec, with_label=False)
         return self._transform
-
-    def _batch(self, table: object) -> Batch:
-        return batch_of(table, self._ready())
 
     def _targets(self, table: object) -> Batch:
         """The rows with their labels and weights, and no features but the bias."""

@@ -66,18 +66,16 @@ class Windows:
                 keys, times = read.keys(window, seed), read.times(window)
                 words = np.zeros((len(window.fields), keys.size), np.uint64)
                 present = np.zeros(words.shape, np.bool_)
-                problem = times.problem
                 if take_in:
                     clicks, late = read.clicks(self.spec.label), np.zeros(keys.size, np.bool_)
                     pass_by(
                         table.layout, table.ready(keys.size), keys, times.values, times.present, clicks,
                         words, present, late,
                     )  # fmt: skip
-                    problem = np.where(late, np.uint8(RowStatus.LATE), problem)
                 else:
                     look(table.layout, table.records, keys, times.values, times.present, words, present)
                     late = times.present & (times.values < table.end - table.layout.numbers.slack)
-                    problem = np.where(late, np.uint8(RowStatus.LATE), problem)
+                problem = np.where(late, np.uint8(RowStatus.LATE), times.problem)
                 features += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
         return features
 
