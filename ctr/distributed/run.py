@@ -129,7 +129,7 @@ def _fill(
         elif start is not None:
             cut_off = adopt(store, *start, first)
         _await_replicas(store, stop)
-        sample = description.sampling.of(source).sample(WARM_UP_ROWS)
+        sample = description.sampling.sample(source, WARM_UP_ROWS)
         warm_up(sample, store.bits, first, description.safe_adding, description.admission)
     return cut_off
 

@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.jobs.auto import AUTO_LIMIT_S, AUTO_TRIALS, tuned
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
-    from ctr.jobs.days import require_days, train_by_days
-    from ctr.jobs.early_stopping import EarlyStopping
     from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
     from ctr.jobs.holdout import PassEvaluations
     from ctr.jobs.outcome import TrainOutcome
-    from ctr.jobs.remains import Remains
-    from ctr.jobs.saving import require_places
+    from ctr.jobs.saving import Remains, require_places
     from ctr.jobs.setup import require_classes, set_up
-    from ctr.jobs.train import run, run_train_job
+    from ctr.jobs.train import require_days, run, run_train_job, train_by_days
     from ctr.jobs.train_memory import learn_in_memory
-    from ctr.jobs.tune import TuneOutcome, run_tune_job
+    from ctr.jobs.tune import TuneOutcome, run_tune_job, tuned
     from ctr.jobs.warm_up import run_small_jobs
 
 __getattr__ = lazy_package(__name__, __file__)

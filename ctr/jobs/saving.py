@@ -1,19 +1,86 @@
-"""The end of a job: its model goes to disk, whatever the disk says, and its store is emptied."""
+"""The end of a job: its model is saved, its store emptied; `Remains`: what one that ended early leaves."""
 
 from __future__ import annotations
 
+import shlex
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 
-from ctr.errors import ModelError, StoreError
+from ctr.errors import ModelError, StoreError, named
 from ctr.features import Slots, remove_drafts
-from ctr.jobs.remains import Remains
 from ctr.model import Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
-from ctr.outputs import require_writable
-from ctr.ps import Store
+from ctr.outputs import printable, require_writable
+from ctr.ps import Store, without_password
 from ctr.settings import TrainJob
+
+
+@dataclass(slots=True)
+class Remains:
+    """Kept up to date while a job runs; as text, what is true when it ends now."""
+
+    job: TrainJob
+    began: bool = False
+    """Whether training has begun."""
+    in_store: bool = False
+    """Whether a Redis that outlives the job holds what was trained."""
+    saved_to: Path | None = None
+    """The model, once it is on disk."""
+    _checkpoint_before: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._checkpoint_before = self._checkpoint_written()
+
+    def begin(self) -> None:
+        """Training begins."""
+        self.began = True
+        self.in_store = not self.job.store.startswith(("memory:", "embedded:"))
+
+    def __str__(self) -> str:
+        if self.saved_to is not None:
+            return " ".join([f"The model is in {self.saved_to}, but was not evaluated.", *self._to_drop()])
+        if not self.began:
+            return " ".join(["Nothing was learnt yet, and nothing was written.", *self._to_drop()])
+        advice = []
+        written = self._checkpoint_written()
+        if written is not None and (self.job.resume or written != self._checkpoint_before):
+            advice.append(
+                f"Repeat the command with {named('resume')} to go on from the checkpoint in "
+                f"{self.job.checkpoint}."
+            )
+        if self.in_store:
+            model = shlex.quote(printable(self.job.model))
+            advice.append(
+                "The store holds what was trained so far, and accepts no new job of that name until it is "
+                "removed: "
+                f"`ctr ps export --store {self._url} --out {model}` saves it as a model, "
+                f"`ctr ps drop --store {self._url}` removes it."
+            )
+        elif not advice:
+            advice.append("Nothing was written: what was learnt so far was in memory alone.")
+        return " ".join(advice)
+
+    def _to_drop(self) -> list[str]:
+        if not self.in_store:
+            return []
+        return [f"The store still holds its parameters: `ctr ps drop --store {self._url}` removes them."]
+
+    def _checkpoint_written(self) -> int | None:
+        """When the checkpoint that is there was, in ns."""
+        if self.job.checkpoint is None:
+            return None
+        from ctr.checkpoint import MANIFEST  # with it comes all that training through Redis needs
+
+        try:
+            return (self.job.checkpoint / MANIFEST).stat().st_mtime_ns
+        except OSError:
+            return None
+
+    @property
+    def _url(self) -> str:
+        return shlex.quote(without_password(self.job.store))
 
 
 def require_places(job: TrainJob) -> None:

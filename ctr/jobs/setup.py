@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import numpy as np
 from ctr.errors import ModelError, SettingError, SpecError, named
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from ctr.features.spec import learnt_from, learnt_of
-from ctr.jobs.holdout import AfterPass, Holdout, open_holdout
+from ctr.features.windows import Windows, load_windows
+from ctr.jobs.holdout import Holdout, open_holdout
 from ctr.jobs.warm_up import compile_training_beside
-from ctr.jobs.windows import windows_of_warm_start
 from ctr.learn import (
     Sampling,
     TrainResult,
@@ -25,7 +24,6 @@ from ctr.learn import (
     require_convergence,
     starting_state,
 )
-from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
 from ctr.settings import TrainJob
@@ -87,11 +85,6 @@ class TrainSetup:
     def linear(self, state: tuple[Slots, Float32], passes: float) -> LinearModel:
         """The weights of a state of so many passes, see `Passes`."""
         return LinearModel.of_weights(state[0], self.optimizer.in_pass(passes).weights(state[1]))
-
-    def evaluate_pass(self, stop: Event, after: AfterPass) -> MetricSummary | None:
-        """The metrics of what a pass has come to; None when `stop` is set meanwhile."""
-        assert self.holdout is not None
-        return self.holdout.evaluate(self.linear(after.state, after.passes), stop)
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult, bad_rows: int = 0) -> Model:
         """The trained model.
@@ -190,11 +183,23 @@ def open_training(job: TrainJob) -> ExampleSource:
         learns=True,
         held_out=job.holdout_fraction or 0.0,
         choice=job.rows(held_out=False),
-        windows=windows_of_warm_start(job, spec),
+        windows=_windows_of_warm_start(job, spec),
     )
     if job.scale and job.spec is None and isinstance(source, DatasetSource):
         return open_source(job.inputs, source.spec.with_scales(job.scale))
     return source
+
+
+def _windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows | None:
+    """What those of the model to train on from know: raw rows go on from it, in the one pass that they allow.
+
+    None where there is no such model, where rows are read more than once, and for a data set, which has what
+    it was built with. Raises DataError where the model has other windows.
+    """
+    if spec is None or not spec.windows or job.warm_start is None:
+        return None
+    once = job.in_memory and job.epochs == 1 and not (job.holdout_fraction or job.holdout_where)
+    return load_windows(spec, job.warm_start) if once else None
 
 
 def wanted_spec(job: TrainJob) -> FeatureSpec | None:

@@ -5,33 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from ctr.errors import CtrError, ModelError
-from ctr.features import BadRows
+from ctr.errors import CtrError, DataError, ModelError
+from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
-from ctr.jobs.early_stopping import EarlyStopping
 from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.outcome import TrainOutcome
-from ctr.jobs.remains import Remains
-from ctr.jobs.saving import empty_store, require_places, save_or_rescue
+from ctr.jobs.saving import Remains, empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
-from ctr.jobs.windows import window_warnings
 from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
 from ctr.model import (
     SEEN,
     Model,
     input_digests,
+    load_optimizer,
     note_holdout,
     note_passes,
     seen_rows,
     too_good,
     update_manifest,
 )
+from ctr.optimizers import choose_optimizer
+from ctr.outputs import printable
 from ctr.progress import Report, progress
 from ctr.settings import TrainJob
 
@@ -61,16 +60,13 @@ def run(
     When nothing was learnt yet, or at a second signal, KeyboardInterrupt is raised, whose text says what is
     left of the job. Raises the errors of the parts; what can be checked is checked before training.
     """
-    remains = Remains(job.store, job.model, job.checkpoint, job.resume)
+    remains = Remains(job)
     with _saying_what_remains(remains):
         require_places(job)
         setup = set_up(job)
-        evaluate_pass = partial(setup.evaluate_pass, stop)
-        early = EarlyStopping(evaluate_pass, stop) if job.early_stopping else None
-        passes = PassEvaluations(early or evaluate_pass)
+        passes = PassEvaluations(setup, stop)
         trained, cluster = _learn(setup, passes, stop, remains, show, on_progress)
-        if early is not None:
-            trained = early.best_of(setup, trained, passes)
+        trained = passes.best_of(trained)
         with nullcontext() if trained.store is None else closing(trained.store):
             model = _model(setup, trained, cluster, remains)
             calibration = _calibrate(setup, trained, model, passes, stop, show)
@@ -98,8 +94,55 @@ def run(
         stopped=trained.result.interrupted or (setup.holdout is not None and evaluation.holdout is None),
         distributed=cluster,
         left_in_store=left_in_store,
-        best_pass=None if early is None else early.best_pass,
+        best_pass=passes.best_pass,
     )
+
+
+def require_days(job: TrainJob) -> None:
+    """Raise for inputs that are not days of one log, and an optimizer that keeps nothing of the days before.
+
+    It is what can be known before any is trained on: DataError, and ModelError for the optimizer.
+    """
+    if len(job.inputs) < 2:
+        raise DataError("one input is one day, with none after it to evaluate on; give two or more.")
+    optimizer = choose_optimizer(
+        job.optimizer_settings, None if job.warm_start is None else load_optimizer(job.warm_start)
+    )
+    if not optimizer.online:
+        raise ModelError(
+            f"{optimizer.name} fits the weights to the rows of one day, keeping nothing of the days before: "
+            "choose ftrl or adagrad, or train on all days at once."
+        )
+    of_first = None
+    for day in job.inputs:
+        if not is_dataset(day):
+            input_files([day])
+            continue
+        spec = open_source([day], None).spec
+        if of_first is not None and spec.fingerprint != of_first:
+            raise DataError(
+                f"{day}: hashed with the transform {spec.fingerprint[:12]}, {job.inputs[0]} with "
+                f"{of_first[:12]}; build all days with the spec of the first (its features.yaml)."
+            )
+        of_first = spec.fingerprint
+
+
+def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
+    """Train on each of the job's inputs in turn, from what was learnt until then; evaluate on the next.
+
+    After each day the model is in `job.model`, so what fails or is stopped on a day leaves the model of the
+    days before. That day's outcome is the last then. Raises the errors of `run_train_job`.
+    """
+    for number, day in enumerate(job.inputs):
+        of_day = job.with_values(inputs=[day], holdout=job.inputs[number + 1 : number + 2])
+        if number:
+            of_day = of_day.with_optimizer(None, {}).with_values(warm_start=job.model, base_rate=None)
+        elif job.warm_start is None:
+            of_day = of_day.with_values(forget=0.0)
+        outcome = run_train_job(of_day)
+        yield outcome
+        if outcome.stopped:
+            return
 
 
 @contextmanager
@@ -254,7 +297,7 @@ def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
 def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
     """What the first rows show that the user should know, and metrics that are better than the model is."""
     source, holdout = setup.source, setup.holdout
-    warnings = [*source.warnings(), *window_warnings(setup.job, source)]
+    warnings = [*source.warnings(), *_window_warnings(setup.job, source)]
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
     if seen_rows(model.manifest, digests) == "trained":
         warnings.append(SEEN.format("trained", "the hold-out"))
@@ -264,3 +307,16 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
         summary = trained.result.progressive.summary()
         return warnings + too_good(summary, source.spec, source.inputs, "the rows of training")
     return warnings
+
+
+def _window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:
+    """A warning where the windows of a data set started empty."""
+    if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
+        return []
+    began = f"{source.path}: its windows started empty"
+    if job.warm_start is None:
+        return [f"{began}, so its first rows have little history; build the next day with --windows-from"]
+    return [
+        f"{began}, though the model {printable(job.warm_start)} was trained on some: build it with"
+        " `--windows-from` and the model or data set of the day before"
+    ]

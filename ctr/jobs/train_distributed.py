@@ -9,7 +9,7 @@ from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, t
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
-from ctr.jobs.remains import Remains
+from ctr.jobs.saving import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Trained, TrainProgress, click_rate, expected_n, first_rows
 from ctr.ps import n_fraction_bits

@@ -1,21 +1,44 @@
-"""`ctr train` with the parameters in this process."""
+"""`ctr train` with the parameters in this process: in rounds of threads, or with all examples at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event
+from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ctr.features import DatasetSource
-from ctr.features.threads import Threads
+import numpy as np
+
+from ctr.errors import DataError
+from ctr.features import Chunk, DatasetSource, Slots, slot_dtype
+from ctr.features.batches import localize
+from ctr.features.threads import Threads, cores
 from ctr.jobs.holdout import AfterPass, PassEvaluations, State
-from ctr.jobs.remains import Remains
+from ctr.jobs.saving import Remains
 from ctr.jobs.setup import TrainSetup
-from ctr.learn import Rounds, Trained, TrainProgress, read_out
+from ctr.learn import (
+    AdmissionCounts,
+    Convergence,
+    Rounds,
+    Sampling,
+    Timings,
+    Trained,
+    TrainProgress,
+    TrainResult,
+    read_out,
+)
+from ctr.metrics import Metrics
+from ctr.model import LinearModel
+from ctr.optimizers import Float32, Lbfgs
+from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.ps import Token, open_store
 
 if TYPE_CHECKING:
+    from ctr.batch import Fit, Matrix, Point
     from ctr.features import ExampleSource
+
+_CHUNK = 65_536  # a block of a hashed data set, which is read as it is
 
 
 def learn_in_memory(
@@ -27,9 +50,7 @@ def learn_in_memory(
 ) -> Trained:
     """Train on threads; they wait while the state after a pass is evaluated."""
     if not setup.optimizer.online:
-        from ctr.jobs.train_batch import learn_in_batch  # with kernels that others do without
-
-        return learn_in_batch(setup, stop, remains, on_progress)
+        return _learn_in_batch(setup, stop, remains, on_progress)
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
 
     def evaluate(number: int, state: State) -> None:
@@ -75,3 +96,79 @@ def _share(source: ExampleSource, threads: Threads | None) -> None:
 
         if isinstance(source, RawSource):
             source.shared_threads = threads
+
+
+def _learn_in_batch(
+    setup: TrainSetup, stop: Event, remains: Remains, on_progress: Callable[[TrainProgress], None]
+) -> Trained:
+    """Read all examples, and minimise their loss until it has converged or `stop` is set.
+
+    Slots that do not occur in them keep the weights of the warm start. Raises DataError when there is no row.
+    """
+    from ctr.batch import Matrix, fit  # with kernels that others do without
+
+    optimizer, state = setup.optimizer, setup.initial_state()
+    assert isinstance(optimizer, Lbfgs)
+    begun = LinearModel(np.empty(0, slot_dtype(setup.source.spec.bits)), np.empty(0, np.float32))
+    if state is not None:
+        begun = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
+    started = perf_counter()
+    with Threads(cores(), "gradient") as threads:
+        chunks = _read(setup, stop)
+        read = perf_counter() - started
+        if stop.is_set():
+            raise KeyboardInterrupt
+        if not chunks:
+            raise DataError("there is no row to learn from: check the input, or the hold-out fraction.")
+        examples = Matrix.of_chunks(chunks, threads)
+        chunks.clear()
+        remains.begin()
+
+        def report(number: int, point: Point) -> None:
+            loss = point.losses / max(examples.weight, 1e-30)
+            on_progress(TrainProgress(number * len(examples), float("nan"), loss, True, number, point.value))
+
+        found = fit(
+            examples, optimizer, begun.weights_at(examples.slots), threads, stop=stop, on_iteration=report
+        )
+    result = _result(examples, found, setup.sampling, perf_counter() - started, read)
+    return Trained(result, _together(examples.slots, found.weights, begun))
+
+
+def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    batches = setup.sampling.batches(setup.source, _CHUNK, stop=setup.stop_row)
+    with suppress(ReaderHangs), Prefetch(batches, depth=2, stop=stop) as read:
+        for batch in read:
+            if stop.is_set():
+                break
+            chunks.append(localize(batch))
+    return chunks
+
+
+def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
+    measured = Metrics()
+    weights = sampling.plain(examples.weights, examples.labels)
+    measured.add(found.point.margins.astype(np.float32), examples.labels, weights)
+    return TrainResult(
+        examples=len(examples),
+        seconds=seconds,
+        rows=len(examples),
+        progressive=measured,
+        timings=Timings(read=read, train=seconds - read),
+        admissions=AdmissionCounts(),
+        passes=1,
+        chunks=0,
+        interrupted=found.stopped,
+        convergence=Convergence(found.iterations, found.point.value, found.converged),
+    )
+
+
+def _together(slots: Slots, weights: Float32, begun: LinearModel) -> tuple[Slots, Float32]:
+    """Weights that were found, and those of the other slots from before: what is not 0, by slot."""
+    others = np.isin(begun.slots, slots, assume_unique=True, invert=True)
+    both: Slots = np.concatenate([slots, begun.slots[others]])
+    values = np.concatenate([weights, begun.weights[others]])
+    order = np.argsort(both, kind="stable")
+    order = order[values[order] != 0]
+    return both[order], values[order][:, None]

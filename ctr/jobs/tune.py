@@ -1,4 +1,4 @@
-"""`run_tune_job`: a search for settings, from raw files or a data set to a file of settings."""
+"""Searches for settings: `run_tune_job` writes them to a file, `tuned` trains with them at once."""
 
 from __future__ import annotations
 
@@ -6,18 +6,44 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
-from ctr.crosses import Suggestion, suggest_crosses
-from ctr.features import BadRows, ExampleSource, FeatureSpec, load_spec, open_source, spec_of
+from ctr.errors import ModelError
+from ctr.features import (
+    BadRows,
+    DatasetSource,
+    ExampleSource,
+    FeatureSpec,
+    is_dataset,
+    load_spec,
+    open_source,
+    spec_of,
+)
+from ctr.features.dataset import read_manifest
 from ctr.features.readers import Condition, RowChoice
+from ctr.jobs.holdout import open_holdout
+from ctr.jobs.setup import open_training, wanted_spec
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
 from ctr.progress import Report
 from ctr.search import Progress, RawRows, Tuned, require_optuna, tune
-from ctr.settings import NamedSpec, TuneJob, write_settings
+from ctr.settings import NamedSpec, TrainJob, TuneJob, write_settings
+
+if TYPE_CHECKING:
+    from ctr.crosses import Suggestion
 
 _HELD_OUT = 0.2
 """Of the rows, at the end, if crosses are to be found without them."""
+_AUTO_TRIALS = 30
+_MOST_ROWS = 500_000
+_SAMPLED = 1_000  # rows, to see how many features they have
+_MOST_FEATURES = 2e7
+"""Of all rows together; of wider rows there are fewer."""
+_MOST_WORK = 3e9
+"""Features that all trials learn: about half a minute on two cores, and the same on any."""
+_AUTO_LIMIT_S = 120.0
+"""For machines that are slow or busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +139,8 @@ def _suggested(
     job: TuneJob, spec: FeatureSpec, source: ExampleSource, fraction: float, workers: int, report: Report
 ) -> Suggestion:
     """Crosses found in the rows that trials learn from."""
+    from ctr.crosses import suggest_crosses
+
     total = source.count_rows() if job.rows is None else min(job.rows, source.count_rows())
     return suggest_crosses(
         spec,
@@ -129,3 +157,74 @@ def _with_crosses(suggestion: Suggestion) -> dict[int, FeatureSpec]:
     most = len(suggestion.chosen)
     counts = {max(most * quarters // 4, 1) for quarters in (1, 2, 4)} if most else set()
     return {count: spec_of(suggestion.yaml(count)) for count in sorted(counts)}
+
+
+def tuned(
+    job: TrainJob,
+    scratch: Path,
+    stop: Event | None = None,
+    on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> tuple[TrainJob, Tuned]:
+    """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
+
+    Fields get scales if that is better. Settings that the job has stay. The rows of its hold-out
+    are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most. The
+    search stops after about 120 s; the manifest then says so. Temporary files are put into `scratch`.
+
+    Raises ModelError for another optimizer, and the errors of `tune`.
+    """
+    fixed = job.optimizer_settings
+    if (name := fixed.pop("name", "ftrl")) != "ftrl":
+        raise ModelError(
+            f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
+        )
+    # A pass for the search leaves no bad rows behind; the training itself does.
+    raw = job if job.quarantine is None else job.with_values(on_bad_rows="skip")
+    source = open_training(raw)
+    holdout = open_holdout(job, source)
+    sample = source.sample(_SAMPLED)
+    width = max(sample.slots.size / max(len(sample), 1), 1.0)
+    found = tune(
+        source,
+        scratch,
+        raw=_raw_rows(raw, source),
+        scaled=not job.scale and all(map(_may_be_scaled, job.holdout)),
+        stop_row=None if holdout is None else holdout.training_stops,
+        most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
+        fixed={name: float(value) for name, value in fixed.items()},
+        trials=_AUTO_TRIALS,
+        most_work=_MOST_WORK,
+        workers=os.cpu_count() or 1,
+        limit_s=_AUTO_LIMIT_S,
+        stop=stop,
+        on_rows=on_rows,
+        on_progress=on_progress,
+    )
+    job = job.with_optimizer(name, found.best.settings).with_values(
+        spec=job.spec if isinstance(source, DatasetSource) else source.spec,  # what it learns, it has learnt
+        epochs=found.best.judged.best_pass,
+        scale=found.best.scales,
+        search=found.facts,
+    )
+    return job, found
+
+
+def _may_be_scaled(holdout: str | Path) -> bool:
+    """Whether a model with scales can be evaluated on it: not if it is a data set without field ids."""
+    return not is_dataset(holdout) or read_manifest(Path(holdout)).fields is not None
+
+
+def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:
+    """How the rows are read through other specs; None: they are a data set."""
+    spec = wanted_spec(job)
+    if spec is None or any(map(is_dataset, job.inputs)):
+        return None
+    return RawRows.of(
+        source,
+        spec,
+        on_bad_rows=job.on_bad_rows,
+        max_bad_fraction=job.max_bad_fraction,
+        threads=job.reading_threads,
+        choice=job.rows(held_out=False),
+    )

@@ -157,7 +157,7 @@ class Rounds:
 
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
-        sample = self._sampling.of(self.source).sample(WARM_UP_ROWS)
+        sample = self._sampling.sample(self.source, WARM_UP_ROWS)
         warm_up(sample, self.store.bits, self.optimizer, self.settings.safe_adding, self._admission)
         started = perf_counter()
         try:

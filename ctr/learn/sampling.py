@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import Batch, Chunk, ExampleSource, slot_counts
-from ctr.features.readers import BadRows
-from ctr.features.spec import FeatureSpec
-from ctr.features.windows import Windows
 from ctr.learn import row_kernels as kernels
 from ctr.learn.row_kernels import leave_out
 from ctr.optimizers import Float32
-
-if TYPE_CHECKING:
-    from ctr.features.inputs import InputFile
 
 
 @dataclass(slots=True)
@@ -135,60 +128,19 @@ class Sampling:
             return weights
         return np.where(labels == 1, weights / np.float32(self.pos_weight), weights)
 
-    def of(self, source: ExampleSource) -> ExampleSource:
-        """The examples of a source that are learnt from."""
-        return source if self.negative_rate == self.pos_weight == 1 else SampledSource(source, self)
+    def batches(
+        self, source: ExampleSource, rows: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[Batch | Chunk]:
+        """As `ExampleSource.batches`, but only the examples to learn from, perhaps none of a batch."""
+        for examples in source.batches(rows, start, stop):
+            yield self.apply(examples, start)
+            start += len(examples)
 
-
-@dataclass(frozen=True, slots=True)
-class SampledSource:
-    """The examples of another source that are learnt from; a batch may have fewer than requested, or none."""
-
-    source: ExampleSource
-    sampling: Sampling
-
-    @property
-    def spec(self) -> FeatureSpec:
-        return self.source.spec
-
-    @property
-    def inputs(self) -> Sequence[str | Path | InputFile]:
-        return self.source.inputs
-
-    @property
-    def windows(self) -> Windows | None:
-        return self.source.windows
-
-    @property
-    def fraction_read(self) -> float:
-        return self.source.fraction_read
-
-    @property
-    def blocks_read(self) -> int:
-        return self.source.blocks_read
-
-    @property
-    def bad_rows(self) -> BadRows:
-        return self.source.bad_rows
-
-    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
-        """As `ExampleSource.batches`; `rows` are those before any is left out."""
-        first = start
-        for examples in self.source.batches(rows, start, stop):
-            yield self.sampling.apply(examples, first)
-            first += len(examples)
-
-    def sample(self, rows: int) -> Batch:
+    def sample(self, source: ExampleSource, rows: int) -> Batch:
         """The first examples, all of them, with weights: to see what examples are like."""
-        examples = self.sampling.weighted(self.source.sample(rows), 1 / self.sampling.negative_rate)
+        examples = self.weighted(source.sample(rows), 1 / self.negative_rate)
         assert isinstance(examples, Batch)
         return examples
-
-    def warnings(self) -> list[str]:
-        return self.source.warnings()
-
-    def count_rows(self) -> int:
-        return self.source.count_rows()
 
 
 ALL_ROWS = Sampling()

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
         learnt_text,
     )
     from ctr.workers.forking import fork_server, serve
-    from ctr.workers.heartbeat import Heartbeat
-    from ctr.workers.prepared_update import PreparedUpdate
     from ctr.workers.processes import WorkerProcesses
     from ctr.workers.report import (
         EARLIER,
+        PreparedUpdate,
         WorkerReport,
         collect,
         is_of_work,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         read_stalls,
         skipped_rows,
     )
+    from ctr.workers.timing import Heartbeat
     from ctr.workers.worker import FAILURE_REPORT_S, take_part, warm_up_worker
 
 __getattr__ = lazy_package(__name__, __file__)

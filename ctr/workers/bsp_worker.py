@@ -16,19 +16,12 @@ import numpy as np
 
 from ctr.features import Chunk, ExampleSource
 from ctr.learn import AdmissionCounts, Learner, Timings
-from ctr.ps import (
-    FilterCounts,
-    JobBoard,
-    RankGate,
-    RedisSession,
-    RedisSessions,
-)
+from ctr.ps import FilterCounts, JobBoard, RankGate, RedisSession, RedisSessions
 from ctr.ps.partitions import Float32, no_slots
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
-from ctr.workers.polling import Polling
-from ctr.workers.prepared_update import PreparedUpdate
-from ctr.workers.report import Reports, WorkerReport
+from ctr.workers.report import PreparedUpdate, WorkerReport
+from ctr.workers.timing import Polling, Reports
 
 _POLL_S = 0.001
 _POLL_PART = 2  # all wait for the slowest twice in a round

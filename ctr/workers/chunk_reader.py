@@ -62,7 +62,7 @@ class RankReaders:
             if reader is not None:
                 reader.close()
             if rank not in self._sources:
-                self._sources[rank] = self._job.sampling.of(self._job.open_source(self._inputs))
+                self._sources[rank] = self._job.open_source(self._inputs)
             examples = self._examples(rank, self._plan.place(rank, round_))
             reader = self._readers[rank] = _Reader(read_chunks(examples, self._timings), round_)
         return reader.next()
@@ -74,15 +74,15 @@ class RankReaders:
 
     def _examples(self, rank: int, first: int) -> Iterator[Batch | Chunk | None]:
         """The examples of a rank's data shards from this one on."""
-        source, plan = self._sources[rank], self._plan
+        source, plan, sampling = self._sources[rank], self._plan, self._job.sampling
         if self._job.hashed:
             for shard in range(first, plan.shards, plan.ranks):
-                yield next(source.batches(plan.chunk, *plan.rows_of(shard)), None)
+                yield next(sampling.batches(source, plan.chunk, *plan.rows_of(shard)), None)
             return
         # Where a chunk begins depends on the bad rows before it. So every rank reads all of a pass.
         for pass_ in range(plan.pass_of(first), plan.passes):
             begin = pass_ * plan.shards_in_pass
-            batches = source.batches(plan.chunk, 0, plan.rows)
+            batches = sampling.batches(source, plan.chunk, 0, plan.rows)
             for shard in range(begin, begin + plan.shards_in_pass):
                 batch = next(batches, None)
                 if shard >= first and shard % plan.ranks == rank:

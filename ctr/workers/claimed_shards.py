@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import Lock
 
 from ctr.features import Chunk, ExampleSource
-from ctr.learn import Timings
+from ctr.learn import Sampling, Timings
 from ctr.prefetch import Prefetch
 from ctr.ps import ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
 from ctr.workers.chunk_reader import read_chunks
@@ -56,11 +56,12 @@ class ClaimedShard:
 class ShardReader:
     """Reads data shards one after the other on a thread of its own, a few chunks ahead."""
 
-    def __init__(self, source: ExampleSource, plan: DataPlan, timings: Timings) -> None:
+    def __init__(self, source: ExampleSource, sampling: Sampling, plan: DataPlan, timings: Timings) -> None:
         """Time spent reading is added to `timings`."""
         self.unread = 0
         """Data shards that were given and not read to their end."""
         self._source = source
+        self._sampling = sampling
         self._plan = plan
         self._timings = timings
         self._given: SimpleQueue[ClaimedShard | None] = SimpleQueue()
@@ -88,7 +89,8 @@ class ShardReader:
 
     def _read(self) -> Iterator[tuple[ClaimedShard, Chunk | None]]:
         while (shard := self._given.get()) is not None:
-            batches = self._source.batches(self._plan.chunk, *self._plan.rows_of(shard.number))
+            rows = self._plan.rows_of(shard.number)
+            batches = self._sampling.batches(self._source, self._plan.chunk, *rows)
             for chunk in read_chunks(islice(batches, shard.first, None), self._timings):
                 if shard.is_withdrawn:
                     break

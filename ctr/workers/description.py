@@ -21,7 +21,7 @@ from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
-from ctr.ps import DEFAULT_FILTERS, Filters
+from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl
 from ctr.workers.data_plan import DataPlan
 
 if TYPE_CHECKING:
@@ -168,6 +168,19 @@ class JobDescription(BaseModel):
             "fingerprint": self.feature_spec().fingerprint,
             **{name: str(value) for name, value in self.optimizer.to_json().items()},
         }
+
+    def join_store(self, url: RedisUrl) -> RedisStore:
+        """The store that holds the job's model. Raises StoreError where there is none, or another."""
+        return RedisStore(
+            url,
+            bits=self.feature_spec().bits,
+            width=self.optimizer.width,
+            facts=self.facts(),
+            z_bits=self.z_bits,
+            n_bits=self.n_bits,
+            join=True,
+            create=False,
+        )
 
     def open_source(
         self, inputs: Sequence[str | Path | InputFile] | None = None

@@ -1,61 +1,29 @@
-"""`WorkerReport`: what a worker reports to the coordinator of its work."""
+"""`WorkerReport`: what a worker reports of its work; `PreparedUpdate`: what waits for the other ranks."""
 
 from __future__ import annotations
 
 import base64
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+import struct
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from time import perf_counter
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
-from ctr.features import BadRows
+from ctr.features import BadRows, Slots, slot_dtype
 from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.metrics import Metrics
 from ctr.ps import BoardView, FilterCounts, JobBoard, Saturations
-from ctr.workers.prepared_update import PreparedUpdate
 
 EARLIER = "earlier"
 """The name of the report of what was done before the job was resumed."""
+_HEAD = struct.Struct("<qqq")  # of a `PreparedUpdate`: slots, bytes of each of the metrics
 _RESULT = "result:"  # begins the name of a worker's report
-_LEAST_S, _MOST_S = 1.0, 30.0  # between two reports
-_LOST_PART = 8
-
-
-class Reports:
-    """When a worker reports what it did so far: where the coordinator waits for it, and now and then.
-
-    The histograms of metrics are large, and all that the latter serves is what a worker leaves that dies. So
-    that is lacking no more than an eighth of its work, and half a minute.
-    """
-
-    def __init__(self, report: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
-        """`report` gives what was done so far, and `send` sends that to the coordinator."""
-        self._report = report
-        self._send = send
-        self._began = self._sent = perf_counter()
-
-    def send(self) -> None:
-        """Report now."""
-        self._send(self._report())
-        self._sent = perf_counter()
-
-    def send_if_due(self) -> None:
-        """Report if it is time again."""
-        self.due()()
-
-    def due(self) -> Callable[[], object]:
-        """If it is time again, what sends what was done so far: to be called when that is in the store."""
-        part = (self._sent - self._began) / _LOST_PART
-        if perf_counter() - self._sent <= min(max(part, _LEAST_S), _MOST_S):
-            return lambda: None
-        self._sent = perf_counter()
-        return partial(self._send, self._report())
 
 
 @dataclass(slots=True)
@@ -120,6 +88,44 @@ class WorkerReport:
             bad_rows=BadRows.from_json(fields["bad_rows"]),
             **{name: fields[name] for name in _PLAIN},
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedUpdate:
+    """An update, and how well its rank has predicted from its first round to this one.
+
+    Updates count once, whoever made them. So what goes with them does, too.
+    """
+
+    slots: Slots
+    """uint32|uint64[u], sorted, unique."""
+    increments: NDArray[np.int64]
+    """int64[u], of packed accumulators."""
+    evaluated: tuple[bytes, bytes]
+    """Two `Metrics` as bytes: of the first pass, and of later ones."""
+
+    @property
+    def metrics(self) -> tuple[Metrics, Metrics]:
+        """Of the first pass, and of later ones."""
+        progressive, later_passes = self.evaluated
+        return Metrics.from_bytes(progressive), Metrics.from_bytes(later_passes)
+
+    def to_bytes(self) -> bytes:
+        """As it is prepared."""
+        head = _HEAD.pack(self.slots.size, *map(len, self.evaluated))
+        numbers = self.increments.astype("<i8").tobytes() + self.slots.tobytes()
+        return b"".join((head, numbers, *self.evaluated))
+
+    @classmethod
+    def from_bytes(cls, blob: bytes, bits: int) -> PreparedUpdate:
+        """What `to_bytes` gave, of slots of `2**bits`."""
+        count, length, _ = _HEAD.unpack_from(blob)
+        # Copies: Numba compiles its kernels anew for arrays that cannot be written to.
+        increments = np.frombuffer(blob, "<i8", count, _HEAD.size).astype(np.int64)
+        start = _HEAD.size + increments.nbytes
+        slots: Slots = np.frombuffer(blob, slot_dtype(bits), count, start).copy()
+        start += slots.nbytes
+        return cls(slots, increments, (blob[start : start + length], blob[start + length :]))
 
 
 _PLAIN = (

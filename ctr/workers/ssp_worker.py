@@ -18,8 +18,8 @@ from ctr.learn import Learner, Timings
 from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from ctr.workers.description import JobDescription
-from ctr.workers.polling import Polling
-from ctr.workers.report import Reports, WorkerReport
+from ctr.workers.report import WorkerReport
+from ctr.workers.timing import Polling, Reports
 
 _POLL_S = 0.002
 _IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5
@@ -71,7 +71,7 @@ class SspWorker:
         anew.
         """
         self._worker_id, self._stopping, self._reports = worker, stopping, reports
-        reading = ShardReader(self._source, self._plan, self._timings)
+        reading = ShardReader(self._source, self._job.sampling, self._plan, self._timings)
         with reading as reader, Background("sender") as sender, Background("puller") as puller:
             shards = ClaimedShards(worker, self._board, self._sessions, reader, self._plan)
             try:

@@ -12,7 +12,7 @@ from threading import Event
 import numpy as np
 
 from ctr.errors import CtrError, StoreError
-from ctr.features import Batch
+from ctr.features import Batch, ExampleSource
 from ctr.learn import WARM_UP_ROWS, Admission, warm_up
 from ctr.optimizers import choose_optimizer
 from ctr.ps import (
@@ -27,10 +27,9 @@ from ctr.ps import (
 )
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
-from ctr.workers.heartbeat import Heartbeat
-from ctr.workers.report import Reports, WorkerReport, host, progress_report, report_failure, report_stall
+from ctr.workers.report import WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
-from ctr.workers.stall import StallWatch
+from ctr.workers.timing import Heartbeat, Reports, StallWatch
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to report it to the others."""
@@ -57,8 +56,7 @@ def take_part(
     before, such as input that is not found, nor that which a worker meets whose lease has run out: then it
     was the only one. Lost pushes end it all the same: others miss them, too, if there are any.
     """
-    board = JobBoard(url, lease_s=lease_s)
-    try:
+    with closing(JobBoard(url, lease_s=lease_s)) as board:
         on_board = board.job(job_id)
         if on_board is None:
             raise StoreError(f"{url}: there is no job on this model; start one with `ctr train --store`.")
@@ -66,9 +64,13 @@ def take_part(
         if view.state != "running":
             raise StoreError(f"{url}: the job {on_board.id!r} is over ({view.message or view.state}).")
         job = JobDescription.from_bytes(on_board.description)
-        return _work(url, board, on_board, job, stop, wrap)
-    finally:
-        board.close()
+        source = job.open_source()
+        with (
+            closing(job.join_store(url)) as store,
+            closing(_Member(board, on_board, job, source, store, wrap)) as member,
+        ):
+            member.work(stop)
+            return member.report()
 
 
 def warm_up_worker() -> None:
@@ -76,51 +78,6 @@ def warm_up_worker() -> None:
     warm_up_requests(_SOME_BITS)
     example = Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
     warm_up(example, _SOME_BITS, choose_optimizer({}), 1.0, Admission(1.0, 0))
-
-
-def _work(
-    url: RedisUrl,
-    board: JobBoard,
-    on_board: Job,
-    job: JobDescription,
-    stop: Event,
-    wrap: Wrap,
-) -> WorkerReport:
-    # Several may have one name and number: containers do.
-    name = f"{host().replace(':', '-')}-{token_hex(3)}"
-    spec = job.feature_spec()
-    source = job.sampling.of(job.open_source())
-    store = RedisStore(
-        url,
-        bits=spec.bits,
-        width=job.optimizer.width,
-        facts=job.facts(),
-        z_bits=job.z_bits,
-        n_bits=job.n_bits,
-        join=True,
-        create=False,
-    )
-    try:
-        warm_up_requests(spec.bits)
-        sample = source.sample(WARM_UP_ROWS)
-        warm_up(sample, spec.bits, job.optimizer_in(0), job.safe_adding, job.admission)
-        sessions = sessions_of(job, store, on_board.id, wrap(store, name))
-        kind = BspWorker if job.ranks else SspWorker
-        worker: BspWorker | SspWorker = kind(board, sessions, source, job)
-        try:
-            reports = Reports(
-                lambda: _report(worker, store).to_bytes(), partial(board.report, f"result:{name}")
-            )
-
-            def progress() -> bytes:
-                return progress_report(worker.examples, worker.learners, store.saturations)
-
-            _run(url, board, on_board, worker, name, job.stall_s, stop, reports, progress)
-            return _report(worker, store)
-        finally:
-            sessions.close()
-    finally:
-        store.close()
 
 
 def sessions_of(
@@ -142,72 +99,92 @@ def sessions_of(
     )
 
 
-def _run(
-    url: RedisUrl,
-    board: JobBoard,
-    on_board: Job,
-    worker: BspWorker | SspWorker,
-    name: str,
-    stall_s: float,
-    stop: Event,
-    reports: Reports,
-    progress: Callable[[], bytes],
-) -> None:
-    """Register, work, report and leave; register again after its lease expired."""
-    over, end = False, ""
-    while not over:
-        worker_id = board.leases.register(host())
-        watch = StallWatch(stall_s, lambda: worker.progress)
-        try:
-            with Heartbeat(
-                board.lease_s / _BEATS, partial(_heartbeat, board, worker_id, progress, watch)
-            ) as heart:
-                over = worker.run(worker_id, lambda: stop.is_set() or heart.failure is not None, reports)
-                if over:
-                    reports.send()
-                    view = board.look(shards=False)  # while this worker is here, the job is, too
-                    end = f"the job has failed: {view.message}" if view.state == "failed" else ""
-            if heart.failure is not None:
-                raise heart.failure
-        except BaseException as error:
-            _leave_with(error, url, on_board, worker_id, name)
-            raise
-        board.leases.expire(worker_id)
-    if end:
-        raise StoreError(end)
+class _Member:
+    """One worker of a job, by a name of its own: containers may share host names and numbers."""
 
+    def __init__(
+        self,
+        board: JobBoard,
+        on_board: Job,
+        job: JobDescription,
+        source: ExampleSource,
+        store: RedisStore,
+        wrap: Wrap,
+    ) -> None:
+        name = f"{host().replace(':', '-')}-{token_hex(3)}"
+        warm_up_requests(store.bits)
+        sample = job.sampling.sample(source, WARM_UP_ROWS)
+        warm_up(sample, store.bits, job.optimizer_in(0), job.safe_adding, job.admission)
+        self._name = name
+        self._board = board
+        self._on_board = on_board
+        self._store = store
+        self._stall_s = job.stall_s
+        self._sessions = sessions_of(job, store, on_board.id, wrap(store, name))
+        kind = BspWorker if job.ranks else SspWorker
+        self._worker: BspWorker | SspWorker = kind(board, self._sessions, source, job)
 
-def _leave_with(error: BaseException, url: RedisUrl, on_board: Job, worker_id: str, name: str) -> None:
-    """Leave because of an error; if others have not gone on without this worker, it is the job's error."""
-    with (
-        suppress(CtrError),  # the store may be away
-        closing(JobBoard(url, timeout_s=FAILURE_REPORT_S, patience_s=FAILURE_REPORT_S)) as board,
-    ):
-        board.job(on_board.id, on_board.launch)
-        everybodys = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
-        if isinstance(error, CtrError) and everybodys:
-            report_failure(board, name, error)
-        board.leases.expire(worker_id)
+    def close(self) -> None:
+        self._sessions.close()
 
+    def work(self, stop: Event) -> None:
+        """Register, work, report and leave; register again after its lease expired."""
+        board, over, end = self._board, False, ""
+        reports = Reports(lambda: self.report().to_bytes(), partial(board.report, f"result:{self._name}"))
+        while not over:
+            worker_id = board.leases.register(host())
+            watch = StallWatch(self._stall_s, lambda: self._worker.progress)
+            beat = partial(self._heartbeat, worker_id, watch)
+            try:
+                with Heartbeat(board.lease_s / _BEATS, beat) as heart:
+                    over = self._worker.run(
+                        worker_id, lambda: stop.is_set() or heart.failure is not None, reports
+                    )
+                    if over:
+                        reports.send()
+                        view = board.look(shards=False)  # while this worker is here, the job is, too
+                        end = f"the job has failed: {view.message}" if view.state == "failed" else ""
+                if heart.failure is not None:
+                    raise heart.failure
+            except BaseException as error:
+                self._leave_with(error, worker_id)
+                raise
+            board.leases.expire(worker_id)
+        if end:
+            raise StoreError(end)
 
-def _heartbeat(board: JobBoard, worker_id: str, progress: Callable[[], bytes], watch: StallWatch) -> None:
-    stalled_s = watch.seconds()
-    if stalled_s:
-        # The others go on with what it had. Should it wake up, its next gate says that it has expired.
-        board.leases.expire(worker_id)
-        report_stall(board, host(), stalled_s)
-        return
-    # An expired worker learns it at its next gate.
-    board.leases.heartbeat(worker_id, (f"life:{worker_id}", progress()))
+    def report(self) -> WorkerReport:
+        """What was done so far, and what that took of the store."""
+        store = self._store
+        return replace(
+            self._worker.report(),
+            bytes_sent=store.traffic.sent,
+            bytes_received=store.traffic.received,
+            troubles=store.troubles,
+            saturated_z=store.saturations.z,
+            saturated_n=store.saturations.n,
+        )
 
+    def _leave_with(self, error: BaseException, worker_id: str) -> None:
+        """Leave because of an error, which is the job's if others have not gone on without this worker."""
+        url, seconds = self._store.url, FAILURE_REPORT_S
+        with (
+            suppress(CtrError),  # the store may be away
+            closing(JobBoard(url, timeout_s=seconds, patience_s=seconds)) as board,
+        ):
+            board.job(self._on_board.id, self._on_board.launch)
+            everybodys = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
+            if isinstance(error, CtrError) and everybodys:
+                report_failure(board, self._name, error)
+            board.leases.expire(worker_id)
 
-def _report(worker: BspWorker | SspWorker, store: RedisStore) -> WorkerReport:
-    """What was done so far, and what that took of the store."""
-    return replace(
-        worker.report(),
-        bytes_sent=store.traffic.sent,
-        bytes_received=store.traffic.received,
-        troubles=store.troubles,
-        saturated_z=store.saturations.z,
-        saturated_n=store.saturations.n,
-    )
+    def _heartbeat(self, worker_id: str, watch: StallWatch) -> None:
+        stalled_s = watch.seconds()
+        if stalled_s:
+            # The others go on with what it had. Should it wake up, its next gate says that it has expired.
+            self._board.leases.expire(worker_id)
+            report_stall(self._board, host(), stalled_s)
+            return
+        progress = progress_report(self._worker.examples, self._worker.learners, self._store.saturations)
+        # An expired worker learns it at its next gate.
+        self._board.leases.heartbeat(worker_id, (f"life:{worker_id}", progress))

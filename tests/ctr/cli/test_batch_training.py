@@ -129,8 +129,8 @@ def test_what_was_learnt_until_a_stop_is_kept(rows: Path, tmp_path: Path) -> Non
         if len(seen) == 2:
             stop.set()
 
-    passes = PassEvaluations(lambda number, state: None)
-    trained = learn_in_memory(setup, passes, stop, Remains(job.store, job.model), after_two)
+    passes = PassEvaluations(setup, stop)
+    trained = learn_in_memory(setup, passes, stop, Remains(job), after_two)
     assert trained.result.interrupted
     assert trained.result.convergence is not None
     assert (trained.result.convergence.iterations, len(seen)) == (2, 2)

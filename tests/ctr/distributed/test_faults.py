@@ -24,8 +24,8 @@ from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import Filters, JobBoard, MemoryStore, PackedPush, RedisStore, Token, parse_redis_url
 from ctr.ps.wire.keys import Keys
 from ctr.workers.description import Consistency, JobDescription, absolute, input_bytes
-from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import read_stalls
+from ctr.workers.timing import Heartbeat
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,

@@ -21,8 +21,8 @@ from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
 from ctr.workers.description import JobDescription, input_bytes
-from ctr.workers.heartbeat import Heartbeat
 from ctr.workers.report import WorkerReport
+from ctr.workers.timing import Heartbeat
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     CHUNK,

@@ -38,8 +38,8 @@ from ctr.ps.partitions import Bools
 from ctr.ps.status.observer import StoreObserver
 from ctr.settings import TrainJob
 from ctr.workers import Consistency, input_digest
-from ctr.workers.report import Reports
 from ctr.workers.ssp_worker import SspWorker
+from ctr.workers.timing import Reports
 from ctr.workers.worker import sessions_of, take_part
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import (

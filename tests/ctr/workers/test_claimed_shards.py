@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from ctr.learn import Timings
+from ctr.learn import ALL_ROWS, Timings
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import JobBoard, Outcome, RedisSessions, RedisStore, parse_redis_url
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
@@ -39,7 +39,7 @@ def worker(job_data: Path, redis_url: str) -> Iterator[OneWorker]:
     with (
         closing(RedisStore(url, bits=job.feature_spec().bits, width=Ftrl.width)) as store,
         closing(JobBoard(url)) as board,
-        ShardReader(job.open_source(), plan, Timings()) as reader,
+        ShardReader(job.open_source(), ALL_ROWS, plan, Timings()) as reader,
     ):
         board.create("job", b"", shards=plan.shards)
         sessions = RedisSessions(store, "job")

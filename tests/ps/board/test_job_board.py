@@ -19,7 +19,7 @@ from ctr.ps.wire.connection import Connection
 from ctr.ps.wire.keys import BoardKeys, Keys
 from ctr.ps.wire.nodes import connect
 from ctr.ps.wire.url import parse_redis_url
-from ctr.workers.heartbeat import Heartbeat
+from ctr.workers.timing import Heartbeat
 from tests.ps.job_boards import SHORT_S, Boards, until
 from tests.ps.redis_servers import needs_redis
 

@@ -12,7 +12,7 @@ import pytest
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.wire import Keys
-from ctr.workers.heartbeat import Heartbeat
+from ctr.workers.timing import Heartbeat
 from tests.ps.job_boards import Boards, until
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 from tests.ps.stepped_clock import SteppedClock
