@@ -16,7 +16,7 @@ from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
 from ctr.outputs import require_writable
-from ctr.ps import RedisStore, RedisUrl
+from ctr.ps import RedisUrl
 from ctr.ps.status import BoardStatus, ModelStatus, StoreObserver, StoreStatus
 from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 
@@ -76,26 +76,32 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, found: StoreStat
         raise StoreError(
             f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
         )
-    board = _described(url, found.model, found.board)
+    board = found.board
+    if board is None:
+        raise StoreError(
+            f"{url}: no job on the board of the model {found.model_name!r} says how it is trained, and "
+            "without that its weights mean nothing. If `ctr train` has only just been started, try again in "
+            "a moment; otherwise remove the model with `ctr ps drop` and train again."
+        )
     job = job_status(board, observer.reports(needed_reports(board)))
     description = JobDescription.from_bytes(board.job.description)
     work = _work(observer, board, found.model.bits)
     slots, state = _read(url, found.model, description)
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
-    assert job.passes_begun is not None  # the description could be read
-    passes = description.passes_after(job.passes_begun)
-    optimizer = description.optimizer
-    facts = {
-        "optimizer": {**optimizer.to_json(), "passes": passes},
-        **_facts(url, board, job, description, work),
-    }
-    weights = optimizer.in_pass(passes).weights(state)
-    linear = LinearModel.of_weights(slots, weights)
+    passes = _passes(description, job)
+    linear = LinearModel.of_weights(slots, description.optimizer.in_pass(passes).weights(state))
+    facts = _facts(url, board, job, description, work)
     dictionary, windows, warnings = _of_dataset(description)
     model = Model.of(description.feature_spec(), linear, facts, dictionary, windows)
     save_model(model, path, (slots, state))
     return Exported(model, job, work.progressive.summary(), warnings)
+
+
+def _passes(description: JobDescription, job: JobStatus) -> float:
+    """Over the rows of the state, see `Passes`."""
+    assert job.passes_begun is not None  # the description could be read
+    return description.passes_after(job.passes_begun)
 
 
 def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | None, list[str]]:
@@ -114,31 +120,9 @@ def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | No
         return None, None, [f"the model {lacks}; export it where that is ({error})"]
 
 
-def _described(url: RedisUrl, model: ModelStatus, board: BoardStatus | None) -> BoardStatus:
-    if board is None:
-        raise StoreError(
-            f"{url}: no job on the board of the model {model.name!r} says how it is trained, and without "
-            "that its weights mean nothing. If `ctr train` has only just been started, try again in a "
-            "moment; otherwise remove the model with `ctr ps drop` and train again."
-        )
-    return board
-
-
 def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tuple[Slots, Float32]:
     """All that the store holds of this very model."""
-    facts = description.facts()
-    with closing(
-        RedisStore(
-            url,
-            bits=model.bits,
-            width=description.optimizer.width,
-            facts=facts,
-            z_bits=description.z_bits,
-            n_bits=description.n_bits,
-            join=True,
-            create=False,
-        )
-    ) as store:
+    with closing(description.join_store(url)) as store:
         if store.incarnation != model.incarnation:
             raise _gone(url, model.name)
         return read_out(store)
@@ -169,18 +153,16 @@ def _facts(
     """What the manifest says about training."""
     evaluated = work.progressive.summary().to_json()
     examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
+    settings = ("workers", "chunk", "admit", "negative_rate", "pos_weight")
     return {
+        "optimizer": {**description.optimizer.to_json(), "passes": _passes(description, job)},
         "training": {
             "inputs": list(description.inputs),
             DIGESTS: list(description.input_digests),
             "rows": examples[0],
             "examples": sum(examples),
             "epochs": description.passes,
-            "workers": description.workers,
-            "chunk": description.chunk,
-            "admit": description.admit,
-            "negative_rate": description.negative_rate,
-            "pos_weight": description.pos_weight,
+            **{name: getattr(description, name) for name in settings},
             "lineage": list(description.lineage),
             "interrupted": job.examples != job.examples_in_all,
         },

@@ -1,43 +1,25 @@
-"""`Holdout`: rows that nothing is learnt from; `PassEvaluations`: a model on them after each pass."""
+"""`Holdout`: rows that nothing is learnt from, on which the model is evaluated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError
-from ctr.features import ExampleSource, Slots, open_source
-from ctr.features.threads import Threads
-from ctr.learn import Trained
+from ctr.features import ExampleSource, open_source
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate
-from ctr.optimizers import Float32
 from ctr.progress import Report
 from ctr.settings import TrainJob
 
 if TYPE_CHECKING:
     from ctr.features.inputs import InputFile
     from ctr.features.readers import RowChoice
-    from ctr.jobs.setup import TrainSetup
     from ctr.model import Calibrated, Method
-
-State = tuple[Slots, Float32]
-
-
-class AfterPass(NamedTuple):
-    """What a pass of a job has come to."""
-
-    number: int
-    """Of the pass, from 1."""
-    state: State
-    passes: float
-    """Over the rows of the state, see `Passes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,75 +103,3 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
             )
         return Holdout(opened(source.inputs), rows - kept, rows - kept)
     return None
-
-
-class PassEvaluations:
-    """How good a job's model was after each pass but the last: evaluated one by one, on another thread.
-
-    With early stopping, the first pass that has a higher log loss than the best before it sets `stop`, as a
-    signal would. One pass that is worse is enough: with every pass over the same rows, what the weights learn
-    of single rows grows, and the hold-out does not get better again.
-    """
-
-    def __init__(self, setup: TrainSetup, stop: Event) -> None:
-        self._setup = setup
-        self._stop = stop
-        self._early = setup.job.early_stopping
-        self._has_stopped = False
-        self._best: tuple[AfterPass, float] | None = None
-        """With its log loss; with early stopping alone."""
-        self._futures: dict[int, Future[MetricSummary | None]] = {}
-        self._thread = Threads(1, "hold-out")
-
-    def add(self, after: AfterPass) -> None:
-        """Evaluate what a pass has come to."""
-        self._futures[after.number] = self._thread.submit(self._evaluate, after)
-
-    def wait(self) -> None:
-        """Until all are evaluated; `summaries` raises what went wrong."""
-        wait(self._futures.values())
-
-    def summaries(self) -> dict[int, MetricSummary]:
-        """By pass, when all are evaluated. Raises what an evaluation raised."""
-        by_pass = {number: future.result() for number, future in self._futures.items()}
-        return {number: summary for number, summary in by_pass.items() if summary is not None}
-
-    @property
-    def best_pass(self) -> int | None:
-        """With early stopping: the best pass of this run, from 1; None when none was evaluated."""
-        return None if self._best is None else self._best[0].number
-
-    def best_of(self, trained: Trained) -> Trained:
-        """What was trained, with early stopping as it was after the best pass.
-
-        As it is when the job was interrupted, or no pass could be evaluated.
-        """
-        if not self._early:
-            return trained
-        result = trained.result
-        self.wait()
-        if not self._has_stopped and not result.interrupted:
-            self.add(AfterPass(self._setup.settings.epochs, trained.state, result.passes))
-            self.wait()
-        if self._has_stopped:
-            self._stop.clear()
-            result = replace(result, interrupted=False)
-        if self._best is None or result.interrupted:
-            return trained
-        best, _ = self._best
-        chunks = self._setup.chunks_before + best.number * ceil(result.rows / self._setup.settings.chunk)
-        return replace(trained, state=best.state, result=replace(result, passes=best.passes, chunks=chunks))
-
-    def _evaluate(self, after: AfterPass) -> MetricSummary | None:
-        """The metrics after a pass; None when the job is to stop."""
-        assert self._setup.holdout is not None
-        model = self._setup.linear(after.state, after.passes)
-        summary = self._setup.holdout.evaluate(model, self._stop)
-        if summary is None or not self._early:
-            return summary
-        if self._best is None or summary.logloss < self._best[1]:
-            self._best = after, summary.logloss
-        elif not self._stop.is_set():
-            self._has_stopped = True
-            self._stop.set()
-        return summary

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr.features import BadRows
-from ctr.learn import TrainResult, TrainSettings
+from ctr.learn import TrainResult
 from ctr.metrics import MetricSummary
 from ctr.model import Model
-from ctr.optimizers import Optimizer
 from ctr.outputs import printable
 from ctr.ps import without_password
 from ctr.settings import TrainJob
@@ -19,14 +18,14 @@ from ctr.settings import TrainJob
 if TYPE_CHECKING:
     from ctr.distributed import ClusterSummary  # with what training in memory does without
 
+_OF_JOB = ("epochs", "safe_adding", "admit", "negative_rate", "pos_weight", "calibrate")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainOutcome:
     """What came of a job."""
 
     job: TrainJob
-    optimizer: Optimizer
-    settings: TrainSettings
     result: TrainResult
     progressive: MetricSummary
     holdout: MetricSummary | None
@@ -54,7 +53,7 @@ class TrainOutcome:
     @property
     def progressive_lag_chunks(self) -> int | None:
         """How many chunks of other workers a progressive prediction may not know of; None: no bound."""
-        others = self.settings.workers - 1
+        others = self.job.workers - 1
         if self.distributed is None or self.job.consistency == "bsp" or not others:
             return others
         return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
@@ -80,48 +79,43 @@ class TrainOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """The summary that `--json` writes."""
-        settings, result, timings = self.settings, self.result, self.result.timings
+        job, result, manifest = self.job, self.result, self.model.manifest
         progressive = self.progressive.to_json()
         return {
-            "examples": self.result.examples,
-            "rows": self.result.rows,
-            "seconds": self.result.seconds,
-            "examples_per_second": self.result.examples / max(self.result.seconds, 1e-9),
+            "examples": result.examples,
+            "rows": result.rows,
+            "seconds": result.seconds,
+            "examples_per_second": result.examples / max(result.seconds, 1e-9),
             "logloss": progressive["logloss"],
             "calibration": progressive["calibration"],
             "auc": progressive["auc"],
-            "workers": settings.workers,
-            "store": without_password(self.job.store),
+            "workers": job.workers,
+            "store": without_password(job.store),
             "settings": {
-                **self.optimizer.to_json(),
-                "chunk": settings.chunk,
-                "epochs": settings.epochs,
-                "safe_adding": settings.safe_adding,
-                "admit": settings.admit,
-                "negative_rate": settings.negative_rate,
-                "pos_weight": settings.pos_weight,
-                "calibrate": self.job.calibrate,
-                **{k: self.model.manifest["training"][k] for k in ("base_rate", "warm_start", "forget")},
+                **{name: value for name, value in manifest["optimizer"].items() if name != "passes"},
+                "chunk": manifest["training"]["chunk"],
+                **{name: getattr(job, name) for name in _OF_JOB},
+                **{name: manifest["training"][name] for name in ("base_rate", "warm_start", "forget")},
                 "bits": self.model.spec.bits,
             },
-            "worker_seconds": timings.to_json(),
-            "inputs": self.job.named_inputs,
-            "holdout_inputs": [printable(path) for path in self.job.holdout]
-            or (self.job.holdout_where or self.job.holdout_fraction),
-            "spec": self.job.spec_name,
+            "worker_seconds": result.timings.to_json(),
+            "inputs": job.named_inputs,
+            "holdout_inputs": [printable(path) for path in job.holdout]
+            or (job.holdout_where or job.holdout_fraction),
+            "spec": job.spec_name,
             "spec_fingerprint": self.model.spec.fingerprint,
             "scales": dict(self.model.spec.scales),
             **{
                 part: progressive if part == result.measured else None for part in ("progressive", "training")
             },
             "convergence": None if result.convergence is None else result.convergence.to_json(),
-            "admission": None if settings.admit == 1 else self.result.admissions.to_json(),
+            "admission": None if job.admit == 1 else result.admissions.to_json(),
             "moved": None if self.distributed is None else self._moved(self.distributed),
             "holdout": None if self.holdout is None else self.holdout.to_json(),
             "holdout_uncalibrated": (
                 None if self.holdout_uncalibrated is None else self.holdout_uncalibrated.to_json()
             ),
-            "calibrated": self.model.manifest.get("calibrated"),
+            "calibrated": manifest.get("calibrated"),
             "holdout_by_pass": [
                 {"pass": number, **summary.to_json()} for number, summary in self.holdout_by_pass.items()
             ],

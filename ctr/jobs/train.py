@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
-from ctr.jobs.holdout import PassEvaluations
 from ctr.jobs.outcome import TrainOutcome
+from ctr.jobs.passes import PassEvaluations
 from ctr.jobs.saving import Remains, empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
 from ctr.learn import Trained, TrainProgress
@@ -79,8 +79,6 @@ def run(
     _raise_failure(calibration, evaluation, saved_to if job.saved else None, left_in_store)
     return TrainOutcome(
         job=job,
-        optimizer=setup.optimizer,
-        settings=setup.settings,
         result=trained.result,
         progressive=trained.result.progressive.summary(),
         holdout=evaluation.holdout,

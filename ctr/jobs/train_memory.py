@@ -14,7 +14,7 @@ from ctr.errors import DataError
 from ctr.features import Chunk, DatasetSource, Slots, slot_dtype
 from ctr.features.batches import localize
 from ctr.features.threads import Threads, cores
-from ctr.jobs.holdout import AfterPass, PassEvaluations, State
+from ctr.jobs.passes import AfterPass, PassEvaluations, State
 from ctr.jobs.saving import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import (
