@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr.errors import DataError, ModelError
+from ctr.errors import DataError, SettingError
 from ctr.features import Batch, Chunk
 from ctr.features.batches import localize
-from ctr.learn import Learner, Sampling, TrainSettings
+from ctr.learn import Learner, Sampling
 from ctr.optimizers import choose_optimizer
+from ctr.settings import TrainJob
 from tests.reference import sampling as reference
 
 pytestmark = pytest.mark.kernel
@@ -135,11 +136,11 @@ def test_a_chunk_of_which_nothing_is_left_changes_nothing() -> None:
 
 def test_settings_that_mean_nothing() -> None:
     for rate in (0, -0.5, 1.5, float("nan")):
-        with pytest.raises(ModelError, match="negative-rate"):
-            TrainSettings(negative_rate=rate)
+        with pytest.raises(SettingError, match="negative_rate"):
+            TrainJob(inputs=["log"], model="model", negative_rate=rate)
     for weight in (0, -1, float("inf"), float("nan")):
-        with pytest.raises(ModelError, match="pos-weight"):
-            TrainSettings(pos_weight=weight)
+        with pytest.raises(SettingError, match="pos_weight"):
+            TrainJob(inputs=["log"], model="model", pos_weight=weight)
     unlabelled = Batch(np.array([0, 1]), np.zeros(1, np.uint32))
     with pytest.raises(DataError, match="no labels"):
         Sampling(0.5).apply(unlabelled, 0)
