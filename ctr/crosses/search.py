@@ -19,10 +19,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.crosses.candidates import Candidate, Known, fields_of, pairs, triples
-from ctr.crosses.margins import Margins, with_crosses
-from ctr.crosses.rows import Rows, Values, candidate_fields, cross_values, read_rows, spec_of_values
-from ctr.crosses.scorer import Score, Scorer
+from ctr.crosses.rows import (
+    Candidate,
+    Known,
+    Rows,
+    Values,
+    candidate_fields,
+    cross_values,
+    fields_of,
+    pairs,
+    read_rows,
+    spec_of_values,
+    triples,
+)
+from ctr.crosses.scorer import Margins, Score, Scorer, with_crosses
 from ctr.crosses.suggestion import Chosen, Suggestion
 from ctr.errors import DataError
 from ctr.features import FeatureSpec, RawSource, fit, input_files, is_dataset
@@ -44,8 +54,8 @@ _BEAM = 10  # pairs that are crossed with a third field
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """A candidate that was taken."""
+class _Chosen:
+    """A candidate that was chosen."""
 
     candidate: Candidate
     values: Values
@@ -111,18 +121,17 @@ def _suggestion(
     """
     cut = len(rows) - int(_HELD_OUT * len(rows))
     trial = _Search(rows, cut, known, threads, lambda rows, part: on_progress(rows, part / 2))
-    pairs = trial.take_pairs(most)
-    more = trial.take_triples(most)
-    taken: list[_Taken] = []
-    if trial.taken:
+    two, three = trial.take_pairs(most), trial.take_triples(most)
+    chosen: list[_Chosen] = []
+    if trial.chosen:
         done = trial.learnt
         search = _Search(
             rows, len(rows), known, threads, lambda rows, part: on_progress(done + rows, (1 + part) / 2)
         )
-        search.take_pairs(pairs)
-        if more:
-            search.take_triples(len(search.taken) + more)
-        taken = search.taken
+        search.take_pairs(two)
+        if three:
+            search.take_triples(len(search.chosen) + three)
+        chosen = search.chosen
     weights = rows.weights
     weight = float(weights[cut:].sum()) or 1.0
     gains = trial.base.losses[cut:] - trial.margins.losses[cut:]
@@ -135,12 +144,12 @@ def _suggestion(
                 1000 * each.score.gain / total,
                 1000 * each.score.error / total,
             )
-            for each in taken
+            for each in chosen
         ),
         rows=len(rows),
         rows_in_all=rows.of,
         candidates=trial.scored,
-        features=rows.chunk.slots.size + sum(each.values.features for each in taken),
+        features=rows.chunk.slots.size + sum(each.values.features for each in chosen),
         alpha=trial.base.alpha,
         held_out_loss=float(trial.base.losses[cut:].sum()) / weight,
         held_out_gain=float(gains.sum()) / weight,
@@ -157,7 +166,7 @@ class _Search:
     known: Known
     threads: Threads
     on_progress: Callable[[int, float], None]
-    taken: list[_Taken] = field(default_factory=list, init=False)
+    chosen: list[_Chosen] = field(default_factory=list, init=False)
     scored: int = field(default=0, init=False)
     """Candidates."""
     learnt: int = field(default=0, init=False)
@@ -165,7 +174,7 @@ class _Search:
     base: Margins = field(init=False)
     """Of the model without crosses."""
     margins: Margins = field(init=False)
-    """Of the model with those taken."""
+    """Of the model with those chosen."""
     _scorer: Scorer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -174,70 +183,69 @@ class _Search:
         self.base = self.margins = Margins.best(rows.chunk, rows.rate, _ALPHAS, cut, self.threads)
 
     def take_pairs(self, most: int) -> int:
-        """Take pairs of fields, until there are so many crosses; how many were taken."""
+        """Take pairs of fields, until there are so many crosses; how many were chosen."""
         return self._take(pairs(self.rows, self.known), most, (0.0, 0.7))
 
     def take_triples(self, most: int) -> int:
-        """Take the best pairs with one field more, until there are so many crosses; how many were taken."""
-        found = [(each.candidate, each.values) for each in self.taken[:_BEAM]]
-        return self._take(triples(self.rows, self.known, found), most, (0.7, 1.0))
+        """Take the best pairs with one field more, until there are so many crosses; how many were chosen."""
+        best = [(each.candidate, each.values) for each in self.chosen[:_BEAM]]
+        return self._take(triples(self.rows, self.known, best), most, (0.7, 1.0))
 
     def _take(self, candidates: list[Candidate], most: int, part: tuple[float, float]) -> int:
         """Take candidates round by round, but none unless the rows held out gain by it for sure."""
         self.scored += len(candidates)
         kept = best = self.margins
-        kept_taken = taken = list(self.taken)
+        kept_chosen = self.chosen
         idle = 0
-        for taken, margins in self._rounds(candidates, most, part):
+        for chosen, margins in self._rounds(candidates, most, part):
             more, error = self._gain(best, margins)
             if more >= -error:  # worse by no more than chance, if at all; so, too, where none are held out
-                kept, kept_taken = margins, taken
+                kept, kept_chosen = margins, chosen
             best, idle = (margins, 0) if more > 0 else (best, idle + 1)
             if idle == _PATIENCE and self.cut < len(self.rows):
                 break
         gain, error = self._gain(self.margins, kept)
-        before = len(self.taken)
+        before = len(self.chosen)
         if self.cut == len(self.rows) or gain > _CONVINCED * error:
-            self.taken, self.margins = kept_taken, kept
-        return len(self.taken) - before
+            self.chosen, self.margins = kept_chosen, kept
+        return len(self.chosen) - before
 
     def _rounds(
         self, candidates: list[Candidate], most: int, part: tuple[float, float]
-    ) -> Iterator[tuple[list[_Taken], Margins]]:
-        """After each round, in which a few are taken: all crosses by then, and the margins of their model."""
-        taken, margins = list(self.taken), self.margins
+    ) -> Iterator[tuple[list[_Chosen], Margins]]:
+        """After each round, in which a few are chosen: all crosses, and the margins of their model."""
+        chosen, margins = list(self.chosen), self.margins
         expected = len(candidates) + _IN_THE_RUNNING * (3 + int(2 * log2(most)))
         tried = 0
-        while candidates and len(taken) < most:
+        while candidates and len(chosen) < most:
 
             def show(scored: int, tried: int = tried) -> None:
                 self.learnt += self.cut
                 done = min((tried + scored) / expected, 1.0)
                 self.on_progress(self.learnt, part[0] + (part[1] - part[0]) * done)
 
-            crosses = [(each.one, each.other) for each in candidates]
-            scores = self._scorer.scores(margins.values[: self.cut], crosses, show)
+            scores = self._scorer.scores(margins.values[: self.cut], candidates, show)
             tried += len(candidates)
-            found = zip(scores, candidates, strict=True)
             best: dict[frozenset[str], tuple[Score, Candidate]] = {}
-            for each in sorted(found, key=lambda found: (-found[0].rank, found[1].fields)):
+            scored = zip(scores, candidates, strict=True)
+            for each in sorted(scored, key=lambda each: (-each[0].rank, each[1].fields)):
                 best.setdefault(fields_of(each[1], self.rows), each)
             ranked = [*best.values()]
             # The first ones matter most, and the others are scored on top of them.
-            wanted = min(max((len(taken) - len(self.taken)) // 2, 1), most - len(taken))
+            wanted = min(max((len(chosen) - len(self.chosen)) // 2, 1), most - len(chosen))
             picked = [each for each in ranked[:wanted] if each[0].sure]
             if not picked:
                 break
-            new = [_Taken(each, cross_values(each.one, each.other), score) for score, each in picked]
-            taken = [*taken, *new]
-            margins = self._with_crosses(taken)
-            yield taken, margins
-            gone = {each.fields for _, each in picked}
-            candidates = [each for _, each in ranked if each.fields not in gone][:_IN_THE_RUNNING]
+            new = [_Chosen(each, cross_values(each.one, each.other), score) for score, each in picked]
+            chosen = [*chosen, *new]
+            margins = self._with_crosses(chosen)
+            yield chosen, margins
+            used = {each.fields for _, each in picked}
+            candidates = [each for _, each in ranked if each.fields not in used][:_IN_THE_RUNNING]
 
-    def _with_crosses(self, taken: Sequence[_Taken]) -> Margins:
+    def _with_crosses(self, chosen: Sequence[_Chosen]) -> Margins:
         """The margins of a model with these crosses. More features may want a smaller learning rate."""
-        chunk = with_crosses(self.rows.chunk, [each.values for each in taken])
+        chunk = with_crosses(self.rows.chunk, [each.values for each in chosen])
         alphas = self.base.alpha, self.base.alpha / 2
         return Margins.best(chunk, self.rows.rate, alphas, self.cut, self.threads)
 

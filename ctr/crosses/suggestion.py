@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from ctr.crosses.crossed import with_crossed_fields
+from ctr.crosses.rows import with_crossed_fields
 from ctr.features import FeatureSpec
 
 _SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another
@@ -17,7 +17,7 @@ _MOST_BITS = 26  # 2**26 slots take 512 MiB
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A cross that was taken."""
+    """A cross that was chosen."""
 
     fields: tuple[str, ...]
     gain: float
@@ -34,7 +34,7 @@ class Suggestion:
     spec: FeatureSpec
     """As it was."""
     chosen: tuple[Chosen, ...]
-    """In the order in which they were taken."""
+    """In the order in which they were chosen."""
     rows: int
     """That were looked at."""
     rows_in_all: int
@@ -93,13 +93,13 @@ class Suggestion:
 
 def _names(spec: FeatureSpec, chosen: Sequence[Chosen]) -> list[str]:
     """A name for each cross chosen, that of no field or cross of `spec`."""
-    taken = {field.name for field in spec.fields} | {cross.name for cross in spec.crosses}
+    used = {field.name for field in spec.fields} | {cross.name for cross in spec.crosses}
     names = []
     for each in chosen:
         name = " * ".join(each.fields)
-        while name in taken:
+        while name in used:
             name += "'"
-        taken.add(name)
+        used.add(name)
         names.append(name)
     return names
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
+from ctr.jobs.evaluate import too_good
 from ctr.jobs.outcome import TrainOutcome
 from ctr.jobs.passes import PassEvaluations
 from ctr.jobs.saving import Remains, empty_store, require_places, save_or_rescue
@@ -26,7 +27,6 @@ from ctr.model import (
     note_holdout,
     note_passes,
     seen_rows,
-    too_good,
     update_manifest,
 )
 from ctr.optimizers import choose_optimizer

@@ -18,7 +18,7 @@ from ctr.metrics import Metrics
 from ctr.model import kernels
 from ctr.model.calibration import METHODS, Calibration, Float64, Method
 from ctr.model.evaluation import labelled_batches, note_holdout
-from ctr.model.leakage import DIGESTS, input_digests
+from ctr.model.folder import DIGESTS, input_digests
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers import Float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +16,20 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import ModelError, first_problem
-from ctr.model.leakage import DIGESTS
+from ctr.features.dataset import read_manifest as read_dataset_manifest
+from ctr.features.inputs import InputFile, file_digests
 from ctr.optimizers import Optimizer, optimizer_from_json
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "ctr model"
 FORMAT_VERSION: Final = 1
 """Of the model folder; a program reads the version it writes and no other."""
+
+DIGESTS = "input_digests"
+"""The key of a manifest's entries for training, calibration and lineage."""
+
+SEEN = "the model was {} on rows of {}, so these metrics are optimistic; evaluate on other rows"
+"""A warning, to be filled in with `seen_rows` and the inputs."""
 
 
 class OptimizerEntry(BaseModel):
@@ -72,6 +79,35 @@ def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     data = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
     mine = {"id": manifest["id"], "created": manifest.get("created"), **data}
     return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
+
+
+def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
+    """Digests by which a source's `inputs` are recognised, also under another name. Raises DataError.
+
+    A data set's digest covers everything in it; for files see `file_digests`. Files of which some rows are
+    left out have none.
+    """
+    folders = [each for each in inputs if not isinstance(each, InputFile)]
+    files = [
+        each
+        for each in inputs
+        if isinstance(each, InputFile)
+        and (each.chosen_rows is None or each.chosen_rows.count() == each.chosen_rows.rows)
+    ]
+    return [*(read_dataset_manifest(Path(folder)).digest for folder in folders), *file_digests(files)]
+
+
+def seen_rows(manifest: Mapping[str, Any], digests: Sequence[str]) -> str | None:
+    """How a model has seen inputs with these digests: "trained" or "calibrated" on them.
+
+    None if it is not known to have seen any, such as when its manifest has no digests.
+    """
+    training = manifest.get("training", {})
+    trained = [each.get(DIGESTS) or () for each in (training, *training.get("lineage", ()))]
+    if any(digest in known for known in trained for digest in digests):
+        return "trained"
+    calibrated = manifest.get("calibrated", {}).get(DIGESTS, ())
+    return "calibrated" if any(digest in calibrated for digest in digests) else None
 
 
 def load_optimizer(path: Path) -> Optimizer:

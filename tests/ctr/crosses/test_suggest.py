@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.crosses import Suggestion, suggest_crosses
-from ctr.crosses.margins import Margins
 from ctr.crosses.rows import read_rows, spec_of_values
+from ctr.crosses.scorer import Margins
 from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, load_spec, parse_spec
 from ctr.features.batches import localize
