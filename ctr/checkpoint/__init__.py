@@ -1,9 +1,4 @@
 """Checkpoints: the folder from which a job through Redis can be resumed."""
 
 from ctr.checkpoint.checkpoint import MANIFEST, Checkpoint, read_checkpoint, read_job, restore_checkpoint
-from ctr.checkpoint.writer import (
-    CheckpointDraft,
-    draft_checkpoint,
-    require_checkpoint_or_nothing,
-    sole_writer,
-)
+from ctr.checkpoint.writer import draft_checkpoint, require_checkpoint_or_nothing, sole_writer

@@ -5,11 +5,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -33,44 +32,7 @@ from ctr.prefetch import Prefetch
 from ctr.ps import PartitionDump, RedisStore
 
 
-class CheckpointDraft:
-    """A checkpoint that was read from the store, but is not in its place yet: see `draft_checkpoint`.
-
-    A context manager, which removes the draft in the end unless it was committed.
-    """
-
-    def __init__(self, folder: Path, path: Path, opened: ExitStack, manifest: dict[str, Any]) -> None:
-        self._folder = folder
-        self._path = path
-        self._opened = opened  # closing it puts the draft in its place, an exception removes the draft
-        self._manifest = manifest
-
-    def __enter__(self) -> CheckpointDraft:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def commit(self) -> None:
-        """Put it on disk and in its place, in any thread; the checkpoint that was there stays until then.
-
-        Raises ModelError when the disk refuses, with the checkpoint that was there unchanged.
-        """
-        with self, _refusals(self._folder):
-            # Hashed here rather than on the way: that would pause training for twice as long.
-            files = {name: _file_entry(self._path / name) for name in (PARTITIONS, REPORTS)}
-            manifest = Manifest.model_validate({**self._manifest, "files": files})
-            text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
-            (self._path / MANIFEST).write_bytes(text)
-            self._opened.close()
-
-    def close(self) -> None:
-        """Remove the draft unless it was committed."""
-        self._opened.__exit__(GeneratorExit, GeneratorExit(), None)
-
-
+@contextmanager
 def draft_checkpoint(
     folder: Path,
     store: RedisStore,
@@ -79,13 +41,13 @@ def draft_checkpoint(
     position: Mapping[str, Any],
     reports: Mapping[str, bytes],
     pushed: Mapping[str, int] | None = None,
-) -> CheckpointDraft:
+) -> Iterator[Callable[[], None]]:
     """Read the store into a draft of the checkpoint `folder`; `commit` it once training continues:
 
         ...  # pause training, and note the position
-        with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as draft:
+        with draft_checkpoint(folder, store, job=job, position=position, reports=reports) as commit:
             ...  # let training continue
-            draft.commit()
+            commit()
 
     `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed
     in between is in the partitions and not in the position: on resuming it is trained again, and its token
@@ -93,9 +55,12 @@ def draft_checkpoint(
     position says. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
     that every partition has reached by the position: one that has not has lost pushes, and that is an error.
 
+    `commit`, in any thread, puts the draft on disk and in its place; the checkpoint that was there stays
+    until then. A draft that is not committed is removed in the end.
+
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
-    `Dumps.take` does, as `require_checkpoint_or_nothing` does, and ModelError when the disk refuses or
-    the store has lost pushes.
+    `Dumps.take` does, as `require_checkpoint_or_nothing` does, and ModelError when the store has lost pushes,
+    or when the disk refuses, as `commit` does; the checkpoint that was there is then unchanged.
     """
     require_checkpoint_or_nothing(folder)
     place = folder.resolve()
@@ -108,19 +73,33 @@ def draft_checkpoint(
         run=store.incarnation,
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    with _refusals(folder), ExitStack() as opened:
-        path = opened.enter_context(replace_folder(place))
-        dumps = map(store.dumps.take, range(facts.partitions))
-        with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
-            for dump in ahead:
-                _require_all(folder, dump, pushed or {})
-                if dump.state or dump.applied:
-                    file.write_batch(_batch(dump))
-        with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
-            rows = [{"name": name, "report": report} for name, report in reports.items()]
-            file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
-        manifest = {"created": created, "store": facts, **given}
-        return CheckpointDraft(folder, path, opened.pop_all(), manifest)
+    draft = ExitStack()  # closing it puts the draft in its place, an exception removes the draft
+    try:
+        with _refusals(folder):
+            path = draft.enter_context(replace_folder(place))
+            dumps = map(store.dumps.take, range(facts.partitions))
+            with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
+                for dump in ahead:
+                    _require_all(folder, dump, pushed or {})
+                    if dump.state or dump.applied:
+                        file.write_batch(_batch(dump))
+            with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
+                rows = [{"name": name, "report": report} for name, report in reports.items()]
+                file.write_batch(pa.RecordBatch.from_pylist(rows, REPORT_SCHEMA))
+
+        def commit() -> None:
+            with _refusals(folder), draft:
+                # Hashed here rather than on the way: that would pause training for twice as long.
+                files = {name: _file_entry(path / name) for name in (PARTITIONS, REPORTS)}
+                manifest = Manifest.model_validate(
+                    {"created": created, "store": facts, **given, "files": files}
+                )
+                text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
+                (path / MANIFEST).write_bytes(text)
+
+        yield commit
+    finally:
+        draft.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -11,11 +12,11 @@ from time import perf_counter
 
 import orjson
 
-from ctr.checkpoint import CheckpointDraft, draft_checkpoint
+from ctr.checkpoint import draft_checkpoint
 from ctr.distributed.pause import JobPause
 from ctr.distributed.position import JobPosition
 from ctr.errors import DataError, ModelError
-from ctr.ps import JobBoard, RedisStore
+from ctr.ps import RedisStore
 from ctr.ps.wire import watermark_field
 from ctr.workers import EARLIER, JobDescription, WorkerReport, collect
 
@@ -37,7 +38,6 @@ class CheckpointTaker:
         job: JobDescription,
         job_id: str,
         store: RedisStore,
-        board: JobBoard,
         pause: JobPause,
         earlier: WorkerReport,
     ) -> None:
@@ -51,7 +51,7 @@ class CheckpointTaker:
         self._job = job
         self._job_id = job_id
         self._store = store
-        self._board = board
+        self._board = pause.board
         self._pause = pause
         self._earlier = earlier.to_bytes()
         self._thread: Thread | None = None
@@ -75,7 +75,7 @@ class CheckpointTaker:
     def take(self, seconds: float) -> None:
         """Write a checkpoint of a job that is at rest."""
         if self._settings is not None:
-            self._write(lambda: self._draft(seconds))
+            self._write(seconds)
 
     def join(self, longest_s: float | None = None) -> None:
         """Wait until the thread has ended, at most `longest_s`."""
@@ -84,48 +84,48 @@ class CheckpointTaker:
 
     def _take(self, seconds: float, anyone: Callable[[], bool]) -> None:
         """Write a checkpoint; training goes on unless the store must not change while it is read."""
-
-        def drafted() -> CheckpointDraft | None:
-            if not self._exact:
-                return self._draft(seconds)
-            try:
-                return self._draft(seconds) if self._pause.close(anyone) else None
-            finally:
-                self._pause.open()
-
         try:
-            self._write(drafted)
+            self._write(seconds, anyone if self._exact else None)
         except BaseException as error:  # noqa: BLE001  (the coordinator raises it)
             self.problem = error
 
-    def _write(self, drafted: Callable[[], CheckpointDraft | None]) -> None:
+    def _write(self, seconds: float, anyone: Callable[[], bool] | None = None) -> None:
+        """Write a checkpoint if anything was learnt; with `anyone`, workers pause while the store is read."""
         try:
-            draft = drafted()
-            if draft is not None:
-                with draft:
+            with ExitStack() as draft:
+                try:
+                    if anyone is not None and not self._pause.close(anyone):
+                        return
+                    commit = self._draft(draft, seconds)
+                finally:
+                    if anyone is not None:
+                        self._pause.open()
+                if commit is not None:
                     # Raises if the job was resumed elsewhere while this process was frozen.
                     self._board.look(shards=False)
-                    draft.commit()
-                self.taken += 1
+                    commit()
+                    self.taken += 1
         except (DataError, ModelError) as error:  # the disk's
             self.failures.append(str(error))
             sys.stderr.write(f"\nno checkpoint was written: {error}\n")
 
-    def _draft(self, seconds: float) -> CheckpointDraft | None:
-        """A draft of the store as it is now; None if nothing was learnt yet."""
+    def _draft(self, draft: ExitStack, seconds: float) -> Callable[[], None] | None:
+        """Read the store as it is now; what commits that, or None if nothing was learnt yet."""
         assert self._settings is not None
         view = self._board.look()  # before the store is read
         position = JobPosition.of(view)
         if not any(position.examples(self._job.plan())):
             return None
         watermarks = position.watermarks(self._job.plan())
-        return draft_checkpoint(
-            self._settings.folder,
-            self._store,
-            job=orjson.loads(self._job.to_bytes()),
-            position={"job": self._job_id, "seconds": seconds, **position.to_json()},
-            reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
-            pushed={
-                watermark_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()
-            },
+        return draft.enter_context(
+            draft_checkpoint(
+                self._settings.folder,
+                self._store,
+                job=orjson.loads(self._job.to_bytes()),
+                position={"job": self._job_id, "seconds": seconds, **position.to_json()},
+                reports={EARLIER: self._earlier, **collect(self._board, view, self._store.bits)},
+                pushed={
+                    watermark_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()
+                },
+            )
         )

@@ -127,7 +127,6 @@ class Coordinator:
             created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, ranks=job.ranks)
             self._launch = created.launch
             self._pause = JobPause(self.board, self._plan, job.ranks)
-            self._passes = PassEnds(self.board, self._plan, job.ranks, self._pause, on_pass)
             position = JobPosition.of(self.board.look())
             if resume is not None:
                 position = JobPosition.from_json(resume.position)
@@ -135,14 +134,14 @@ class Coordinator:
                 self._earlier_s = float(resume.position["seconds"])
                 self.board.restore(position.progress, position.ranks, started=position.started)
                 self.board.report(EARLIER, self._earlier.to_bytes())
-            self._passes.begin(position)
+            self._passes = PassEnds(self._pause, position, on_pass)
         except BaseException:
             self.board.close()
             raise
         self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * self.board.lease_s)
-        self._checkpoints = CheckpointTaker(
-            checkpoints, job, self.id, store, self.board, self._pause, self._earlier
-        )
+        self._checkpoints = CheckpointTaker(checkpoints, job, self.id, store, self._pause, self._earlier)
+        self._workers: WorkerProcesses
+        self._watch: _Watch
 
     def run(
         self,
@@ -155,15 +154,15 @@ class Coordinator:
 
         Raises the error that ended the job, and StoreError when no worker is left.
         """
-        workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
+        self._workers = workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
         try:
             self._checkpoints.begin()
             with (
                 Heartbeat(self.board.lease_s / _BEATS, self.board.heartbeat_coordinator) as heart,
-                Heartbeat(_SERVERS_EVERY_S, self._lost.look) as watch,
+                Heartbeat(_SERVERS_EVERY_S, self._lost.look) as servers,
             ):
                 on_start(workers)
-                result = self._supervise(workers, (heart, watch), stop, on_progress)
+                result = self._supervise((heart, servers), stop, on_progress)
         except BaseException as error:
             self._report_failure()
             at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
@@ -197,30 +196,26 @@ class Coordinator:
         self.board.close()
 
     def _supervise(
-        self,
-        workers: WorkerProcesses,
-        hearts: Sequence[Heartbeat],
-        stop: Event,
-        on_progress: Callable[[TrainProgress], None],
+        self, hearts: Sequence[Heartbeat], stop: Event, on_progress: Callable[[TrainProgress], None]
     ) -> tuple[TrainResult, ClusterSummary]:
-        watch = _Watch(self._earlier_s)
+        workers, self._watch = self._workers, (watch := _Watch(self._earlier_s))
         reported = watch.started
         while True:
             any_alive = workers.alive()  # before the view: a worker that leaves in between has finished
             view = self.board.look(shards=False)
             watch.see(view)
-            self._expire_dead(workers, view, watch)
+            self._expire_dead(view)
             if view.state == "failed":
                 raise read_failure(view.message, self.board.reports())
             if self._pause.is_over(view):
                 seconds = watch.seconds()
                 self.board.finish()
-                self._wait_until_left(workers, watch)
-                return self._result(watch, seconds, interrupted=False)
+                self._wait_until_left()
+                return self._result(seconds, interrupted=False)
             if stop.is_set():
                 seconds = watch.seconds()
-                self._stop_workers(workers, watch)
-                return self._result(watch, seconds, interrupted=True)
+                self._stop_workers()
+                return self._result(seconds, interrupted=True)
             self._passes.look(view)
             # A worker of another machine whose lease has run out registers again as soon as it knows.
             awaited = watch.workers - workers.hosts and watch.idle_s() < self.board.lease_s + _REJOIN_S
@@ -228,7 +223,7 @@ class Coordinator:
                 reasons = "; ".join(watch.dead) or "all have ended"
                 raise workers.failure() or StoreError(f"no worker is left ({reasons}).")
             if watch.idle_s() > self.board.lease_s:
-                self._raise_for_stalls(watch)
+                self._raise_for_stalls()
             for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
                     raise problem
@@ -238,19 +233,19 @@ class Coordinator:
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
             sleep(_POLL_S)
 
-    def _expire_dead(self, workers: WorkerProcesses, view: BoardView, watch: _Watch) -> None:
+    def _expire_dead(self, view: BoardView) -> None:
         """Expire the leases of worker processes that have died, so that others take over at once."""
-        for dead in workers.newly_dead():
+        for dead in self._workers.newly_dead():
             # Once the job is over, workers that start only now end with an error that means nothing.
             if view.state == "running" or dead.killed:
-                watch.dead.append(f"{dead.host}: {dead.said}")
+                self._watch.dead.append(f"{dead.host}: {dead.said}")
             for worker in view.workers:
                 if worker.host == dead.host:
                     self.board.leases.expire(worker.id)
 
-    def _raise_for_stalls(self, watch: _Watch) -> None:
+    def _raise_for_stalls(self) -> None:
         """Raise StoreError if worker processes are alive but stalled."""
-        stalls = read_stalls(self.board, watch.workers)
+        stalls = read_stalls(self.board, self._watch.workers)
         if stalls:
             raise StoreError(
                 f"no worker gets on with the job any more ({'; '.join(stalls)}): does the disk or the "
@@ -258,22 +253,22 @@ class Coordinator:
                 "wait for that."
             )
 
-    def _stop_workers(self, workers: WorkerProcesses, watch: _Watch) -> None:
+    def _stop_workers(self) -> None:
         """End the job between chunks, or for BSP between rounds, with a last checkpoint."""
         self._checkpoints.join(_LONGEST_END_S)
-        at_rest = not self._job.ranks or self._pause.close(workers.alive, _LONGEST_END_S)
+        at_rest = not self._job.ranks or self._pause.close(self._workers.alive, _LONGEST_END_S)
         self.board.stop()
-        self._wait_until_left(workers, watch)
+        self._wait_until_left()
         if at_rest:
-            self._checkpoints.take(watch.seconds())
+            self._checkpoints.take(self._watch.seconds())
 
-    def _wait_until_left(self, workers: WorkerProcesses, watch: _Watch) -> None:
+    def _wait_until_left(self) -> None:
         """Wait until the workers, those of other machines too, have reported and left."""
         deadline = perf_counter() + _LONGEST_END_S
         while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
-            self._expire_dead(workers, view, watch)
+            self._expire_dead(view)
             sleep(_POLL_S / 4)
-        self._expire_dead(workers, view, watch)
+        self._expire_dead(view)
 
     def _report_failure(self) -> None:
         """Report to the workers that the job has failed, if the store can be reached."""
@@ -285,9 +280,7 @@ class Coordinator:
             board.job(self.id, ours)
             board.fail("the command that led the job has ended")
 
-    def _result(
-        self, watch: _Watch, seconds: float, *, interrupted: bool
-    ) -> tuple[TrainResult, ClusterSummary]:
+    def _result(self, seconds: float, *, interrupted: bool) -> tuple[TrainResult, ClusterSummary]:
         view = self.board.look()
         report = self._earlier
         for blob in collect(self.board, view, self._store.bits).values():
@@ -308,8 +301,8 @@ class Coordinator:
         )
         return result, ClusterSummary(
             report=report,
-            workers_seen=len(watch.workers),
-            dead_workers=watch.dead + read_stalls(self.board, watch.workers),
+            workers_seen=len(self._watch.workers),
+            dead_workers=self._watch.dead + read_stalls(self.board, self._watch.workers),
             checkpoints=self._checkpoints.taken,
             failed_checkpoints=self._checkpoints.failures,
         )

@@ -21,7 +21,9 @@ class JobPause:
 
     def __init__(self, board: JobBoard, plan: DataPlan, ranks: int) -> None:
         """`ranks` is 0 for an SSP job."""
-        self._board = board
+        self.board = board
+        self.plan = plan
+        self.ranks = ranks
         self._rounds = [plan.rounds_of(rank) for rank in range(ranks)]
         self._pauses = 0
         self._lock = Lock()
@@ -31,10 +33,7 @@ class JobPause:
 
     def is_over(self, view: BoardView) -> bool:
         """Whether all data has been trained."""
-        if self._rounds:
-            ranks = zip(view.ranks, self._rounds, strict=True)
-            return all(rank.pushed + 1 >= rounds for rank, rounds in ranks)
-        return view.finished == view.shards
+        return self.have_reached(view, max(self._rounds)) if self.ranks else view.finished == view.shards
 
     def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
         """Wait until every worker has pushed everything, has reported, and is paused.
@@ -49,7 +48,7 @@ class JobPause:
         at, since = self._set(), monotonic()
         while monotonic() < deadline:
             expected = anyone()
-            view = self._board.look(shards=False)
+            view = self.board.look(shards=False)
             if view.state != "running" or self.is_over(view):
                 return False
             if self._at_rest(view, at):
@@ -66,33 +65,33 @@ class JobPause:
         """Let the workers continue, up to the limit."""
         with self._lock:
             self._closed = False
-            self._board.pause(self._limit)
+            self.board.pause(self._limit)
 
     def limit(self, at: int) -> None:
         """Of a BSP job: let no rank begin this round until another limit is set."""
         with self._lock:
             self._limit = at
             if not self._closed:
-                self._board.pause(at)
+                self.board.pause(at)
 
     def keep(self, view: BoardView) -> None:
         """Set the limit again if a failover has lost it, or has restored an earlier one."""
         with self._lock:
             if self._limit is not None and view.pause != self._limit and not self._closed:
-                self._board.pause(self._limit)
+                self.board.pause(self._limit)
 
     def _set(self) -> int:
         if not self._rounds:
             self._pauses += 1
-            self._board.pause(-self._pauses)  # below every clock: at once
+            self.board.pause(-self._pauses)  # below every clock: at once
             return -self._pauses
         ahead = _ROUNDS_AHEAD
         while True:
             at = self._furthest() + ahead
             if self._limit is not None and at >= self._limit:
-                self._board.pause(self._limit)
+                self.board.pause(self._limit)
                 return self._limit
-            self._board.pause(at)
+            self.board.pause(at)
             # A rank that read the board before the pause is at most one round ahead of the pushes seen now.
             if self._furthest() + 1 < at:
                 return at
@@ -100,7 +99,7 @@ class JobPause:
 
     def _furthest(self) -> int:
         """The last round that any rank has pushed."""
-        return max(rank.pushed for rank in self._board.look(shards=False).ranks)
+        return max(rank.pushed for rank in self.board.look(shards=False).ranks)
 
     def have_reached(self, view: BoardView, at: int) -> bool:
         """Whether all ranks have finished the rounds before `at`."""
@@ -111,9 +110,8 @@ class JobPause:
         if not self.have_reached(view, at):
             return False
         busy = [f"paused:{w.id}" for w in view.workers if self._rounds or w.clock is not None]
-        paused = self._board.reports(
-            busy
-        )  # after the view: a worker withdraws its answer before it continues
+        # After the view: a worker withdraws its answer before it continues.
+        paused = self.board.reports(busy)
         return all(paused.get(name) == b"%d" % at for name in busy)
 
 
@@ -124,25 +122,18 @@ class PassEnds:
     only. SSP workers do not wait: some are a few chunks into the next pass.
     """
 
-    def __init__(
-        self,
-        board: JobBoard,
-        plan: DataPlan,
-        ranks: int,
-        pause: JobPause,
-        on_end: Callable[[int], None] | None,
-    ) -> None:
-        """`on_end` gets the number of a pass, from 1; None: passes do not wait."""
-        self._board = board
-        self._plan = plan
-        self._ranks = ranks
-        self._pause = pause
-        self._on_end = on_end
-        self._next = plan.passes if on_end is None else 1
+    def __init__(self, pause: JobPause, position: JobPosition, on_end: Callable[[int], None] | None) -> None:
+        """`on_end` gets the number of a pass, from 1; None: passes do not wait.
 
-    def begin(self, position: JobPosition) -> None:
-        """Start from this position; passes that are over already are not reported."""
-        self._skip(lambda pass_: self._is_passed(pass_, position))
+        Passes that are over at this position are not reported.
+        """
+        self._pause = pause
+        self._plan = pause.plan
+        self._on_end = on_end
+        self._next = 1
+        while self._next < self._plan.passes and self._is_passed(self._next, position):
+            self._next += 1
+        self._limit()
 
     def look(self, view: BoardView) -> None:
         """Report a pass that is over; if several are, only the last."""
@@ -152,26 +143,25 @@ class PassEnds:
         while self._next + 1 < self._plan.passes and self._is_over(self._next + 1, view):
             self._next += 1
         self._on_end(self._next)
-        done = self._next
-        self._skip(lambda pass_: pass_ <= done)
+        self._next += 1
+        self._limit()
 
-    def _skip(self, is_passed: Callable[[int], bool]) -> None:
-        while self._next < self._plan.passes and is_passed(self._next):
-            self._next += 1
-        if self._ranks and self._on_end is not None:
+    def _limit(self) -> None:
+        """Let no rank begin the pass after the next one to report."""
+        if self._pause.ranks and self._on_end is not None:
             self._pause.limit(self._round(self._next))
 
     def _is_over(self, pass_: int, view: BoardView) -> bool:
-        if self._ranks:
+        if self._pause.ranks:
             return self._pause.have_reached(view, self._round(pass_))
         shards = self._shards(pass_)
         if view.finished < shards:
             return False
-        whole = self._board.look()
+        whole = self._pause.board.look()
         return whole.started >= shards and not any(shard < shards for shard in whole.unfinished)
 
     def _is_passed(self, pass_: int, position: JobPosition) -> bool:
-        if self._ranks:
+        if self._pause.ranks:
             return max(position.ranks) >= self._round(pass_)
         shards = self._shards(pass_)
         return position.started > shards and not any(shard < shards for shard in position.progress)
@@ -182,4 +172,4 @@ class PassEnds:
 
     def _round(self, pass_: int) -> int:
         """The first round without data of this pass; a round may span the end of a pass."""
-        return -(-self._shards(pass_) // self._ranks)
+        return -(-self._shards(pass_) // self._pause.ranks)

@@ -33,8 +33,8 @@ def train(store: RedisStore, chunk: int, shard: int = 0, slots: np.ndarray = SLO
 
 
 def write_checkpoint(folder: Path, store: RedisStore, **facts: Any) -> None:
-    with draft_checkpoint(folder, store, **facts) as draft:
-        draft.commit()
+    with draft_checkpoint(folder, store, **facts) as commit:
+        commit()
 
 
 def write(folder: Path, store: RedisStore, n: int = 0) -> None:

@@ -108,9 +108,9 @@ class TestWrittenThenRestored:
         progress = {"12": 3}
         with draft_checkpoint(
             tmp_path / "c", opened(redis_url), job=job, position={"shards": progress}, reports=reports
-        ) as draft:
+        ) as commit:
             progress["12"] = 4  # the job goes on
-            draft.commit()
+            commit()
         found = read_checkpoint(tmp_path / "c")
         assert (found.job, found.position, found.reports) == (job, {"shards": {"12": 3}}, reports)
         assert found.created.endswith("+00:00")
@@ -209,12 +209,12 @@ class TestDraft:
         write(tmp_path / "c", store, 0)
         train(store, 1)
         now = content(store)
-        with draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as draft:
+        with draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as commit:
             train(store, 2)
             before = read_checkpoint(tmp_path / "c")
             assert before.position == {"n": 0}
             with ThreadPoolExecutor(1) as background:
-                background.submit(draft.commit).result()
+                background.submit(commit).result()
             train(store, 3)
         assert content(restored(read_checkpoint(tmp_path / "c"), redis_url)) == now
         # One that is open is not disturbed by what takes its place.
@@ -255,9 +255,9 @@ class TestDraft:
         told = "the one that was there is unchanged" if old else "nothing was left behind"
         with file_size_limit(1 << 12), pytest.raises(ModelError, match=f"could not be written .*; {told}"):
             write(tmp_path / "c", store)
-        with draft_checkpoint(tmp_path / "c", store, job={}, position={}, reports={}) as draft:
+        with draft_checkpoint(tmp_path / "c", store, job={}, position={}, reports={}) as commit:
             with file_size_limit(10), pytest.raises(ModelError, match=told):
-                draft.commit()
+                commit()
             assert drafts(tmp_path / "c") == []
         assert os.listdir(tmp_path) == (["c"] if old else [])
         if old:

@@ -71,9 +71,9 @@ for line in sys.stdin:
         position, reports = {"n": n}, {"r": b"r" * n}
         with draft_checkpoint(
             Path(folder), Slow(store, say), job={}, position=position, reports=reports
-        ) as draft:
+        ) as commit:
             say(f"drafted {n}")
-            draft.commit()
+            commit()
         say(f"committed {n}")
 """
 
@@ -172,13 +172,13 @@ class TestKilledWriter:
         """Even if two jobs write to one place: each checkpoint is whole, the last one stays."""
         store = opened(redis_url)
         with (
-            draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as draft,
+            draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as commit,
             writer(tmp_path / "c", redis_url, "drafted 3") as wait,
         ):
             wait("drafted 3")
             write(tmp_path / "c", store, 2)
             assert len(drafts(tmp_path / "c")) == 2
-            draft.commit()
+            commit()
             assert len(drafts(tmp_path / "c")) == 1
         assert read_checkpoint(tmp_path / "c").position == {"n": 1}
 
