@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,32 +114,3 @@ class HashedPiece:
             low, high = max(first - at, rows.first), min(last - at, rows.last)
             if low < high:
                 yield from rows.bad(low, high)
-
-
-class OpenPieces:
-    """The pieces of all files, one after the other; the last one can be put back."""
-
-    def __init__(self, pieces: Generator[PlacedPiece, None, None]) -> None:
-        self._pieces = pieces
-        self._last: PlacedPiece | None = None
-        self._put_back = False
-
-    def __iter__(self) -> Iterator[PlacedPiece]:
-        return self
-
-    def __next__(self) -> PlacedPiece:
-        if not self._put_back or self._last is None:
-            self._last = None  # frees its memory
-            self._last = next(self._pieces)
-        self._put_back = False
-        return self._last
-
-    def put_back(self) -> int:
-        """Return the last piece once more next time; gives the position of its first row."""
-        assert self._last is not None
-        self._put_back = True
-        return self._last.position
-
-    def close(self) -> None:
-        """Close the file."""
-        self._pieces.close()

@@ -16,7 +16,7 @@ from ctr.features.columns import Arrays, Column
 from ctr.features.inputs import InputFile
 from ctr.features.lines import Labels
 from ctr.features.readers import RowChoice, format_of, open_reader
-from ctr.features.spec import FeatureSpec, ListField, NumberField, column_of
+from ctr.features.spec import FeatureSpec, InputField, ListField, NumberField, column_of
 from ctr.features.steps import buckets_of
 from ctr.features.text import count_unquoted
 from ctr.features.transform import Transform
@@ -104,27 +104,46 @@ def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]
     return []
 
 
-def one_bucket_fields(transform: Transform, blocks: Iterator[Block]) -> list[str]:
-    """A warning for each number field that puts more than 99% of its distinct values into one bucket."""
-    fields = [field for field in transform.spec.fields if type(field) is NumberField]
-    if not fields:
-        return []
-    met: dict[str, list[NDArray[np.float64]]] = {field.name: [np.empty(0)] for field in fields}
-    rows = 0
-    for block in _first_rows(blocks):
-        cells = block.cells
-        rows += len(cells)
-        for field in fields:
-            column = transform.columns.index(column_of(field))
-            numbers = Column.of(cells, block.status, column, slice(None)).numbers
-            met[field.name].append(numbers.values[numbers.present])
-    return [
-        text
-        for field in fields
-        for text in _bucket_warning(
-            field, np.unique(np.concatenate(met[field.name])), transform.learnt(field), rows
-        )
-    ]
+def field_warnings(transform: Transform, blocks: Iterator[Block]) -> list[str]:
+    """A warning for each number field that puts more than 99% of its distinct values into one bucket.
+
+    And for each list without a delimiter over delimited text where most cells seem to have one.
+    """
+    from ctr.features.lines import DelimitedRows
+
+    spec, rows = transform.spec, 0
+    numbers = [(field, [np.empty(0)]) for field in spec.fields if type(field) is NumberField]
+    whole = [field for field in spec.fields if type(field) is ListField and field.delimiter is None]
+    cells = np.zeros(len(whole), np.int64)
+    having = np.zeros((len(whole), len(_DELIMITERS)), np.int64)
+    for block in _first_rows(blocks) if numbers or whole else ():
+        rows += len(block.cells)
+        for number, values in numbers:
+            parsed = _column_of(number, transform, block).numbers
+            values.append(parsed.values[parsed.present])
+        if isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have separate elements
+            for i, field in enumerate(whole):
+                column = _column_of(field, transform, block)
+                cells[i] += np.count_nonzero(column.lengths)
+                having[i] += _cells_with_each(_DELIMITERS, column)
+    warnings: list[str] = []
+    for number, values in numbers:
+        distinct = np.unique(np.concatenate(values))
+        warnings += _bucket_warning(number, distinct, transform.learnt(number), rows)
+    for field, of, have in zip(whole, cells, having, strict=True):
+        likely = np.flatnonzero(2 * have > of)
+        if likely.size:
+            warnings.append(
+                f"field {field.name!r}: it has no delimiter, so a cell is one element, but"
+                f" {have[likely[0]] / of:.0%} of the cells in the first {rows:,} rows contain"
+                f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
+            )
+    return warnings
+
+
+def _column_of(field: InputField, transform: Transform, block: Block) -> Column:
+    place = transform.columns.index(column_of(field))
+    return Column.of(block.cells, block.status, place, slice(None))
 
 
 def _bucket_warning(
@@ -145,36 +164,6 @@ def _bucket_warning(
             f"field {field.name!r}: {share:.1%} of the {values.size:,} distinct values in the first {rows:,}"
             f" rows are one bucket of transform: {field.transform}, so they are one feature; {remedy}"
         )
-
-
-def lists_taken_whole(transform: Transform, blocks: Iterator[Block]) -> list[str]:
-    """A warning for each list without a delimiter over delimited text where most cells seem to have one."""
-    from ctr.features.lines import DelimitedRows
-
-    fields = [each for each in transform.spec.fields if type(each) is ListField and each.delimiter is None]
-    if not fields:
-        return []
-    cells, rows = np.zeros(len(fields), np.int64), 0
-    having = np.zeros((len(fields), len(_DELIMITERS)), np.int64)
-    for block in _first_rows(blocks):
-        rows += len(block.cells)
-        if not isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have separate elements
-            continue
-        for i, field in enumerate(fields):
-            place = transform.columns.index(column_of(field))
-            column = Column.of(block.cells, block.status, place, slice(None))
-            cells[i] += np.count_nonzero(column.lengths)
-            having[i] += _cells_with_each(_DELIMITERS, column)
-    warnings = []
-    for field, of, have in zip(fields, cells, having, strict=True):
-        likely = np.flatnonzero(2 * have > of)
-        if likely.size:
-            warnings.append(
-                f"field {field.name!r}: it has no delimiter, so a cell is one element, but"
-                f" {have[likely[0]] / of:.0%} of the cells in the first {rows:,} rows contain"
-                f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
-            )
-    return warnings
 
 
 def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:

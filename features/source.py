@@ -18,12 +18,11 @@ from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import Block, blocks_of, require_wanted
 from ctr.features.inputs import InputFile, StandardInput, input_files
 from ctr.features.lines import Labels
-from ctr.features.pieces import HashedPiece, OpenPieces, PlacedBlock, PlacedPiece
+from ctr.features.pieces import HashedPiece, PlacedBlock, PlacedPiece
 from ctr.features.preview import (
     absent_columns,
+    field_warnings,
     kind_of_labels,
-    lists_taken_whole,
-    one_bucket_fields,
     quoted_cells,
     typed_categories,
 )
@@ -91,13 +90,13 @@ class RawSource:
             )
         self.spec = spec
         self.files = input_files(inputs)
-        self._on_bad_rows = on_bad_rows
+        self.on_bad_rows = on_bad_rows
         self.max_bad_fraction = max_bad_fraction
         self._tried = 0  # rows of the pass that were chosen
         self._reasons: Counter[str] = Counter()  # of its bad rows
         self._quarantine = None if quarantine is None else Quarantine(quarantine)
         self._labels = labels
-        self._choice = choice
+        self.choice = choice
         self._also = tuple(also)
         self.windows = windows if spec.windows else None
         compiled = partial(
@@ -117,10 +116,10 @@ class RawSource:
         self.fraction_read = 0.0  # by rows if the pass has a `stop`, else by bytes of file
         self.blocks_read = 0
         self.bad_rows = BadRows()
-        self._threads = threads if self.windows is None else 1
+        self.threads = threads if self.windows is None else 1
         self.shared_threads: Threads | None = None
         """What does the work of several threads, if they are not to be the source's own."""
-        self._kept: OpenPieces | None = None
+        self._stopped: tuple[PlacedPiece, Generator[PlacedPiece, None, None]] | None = None
         self.watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
         """Called with the rows of a pass in order: the cells of `columns`, and the status of each row."""
         self.on_left_out: Callable[[NDArray[np.int64]], None] | None = None
@@ -170,12 +169,9 @@ class RawSource:
 
     def warnings(self) -> list[str]:
         """Warnings about the first rows, such as a field whose values are all the same feature."""
-        absent = absent_columns(self.spec, self.files, self.columns, self._labels, self._choice)
+        absent = absent_columns(self.spec, self.files, self.columns, self._labels, self.choice)
         with closing(self._blocks()) as blocks:
-            buckets = one_bucket_fields(self._transform, blocks)
-        with closing(self._blocks()) as blocks:
-            whole = lists_taken_whole(self._transform, blocks)
-        return absent + buckets + whole + self.layout_warnings()
+            return absent + field_warnings(self._transform, blocks) + self.layout_warnings()
 
     def layout_warnings(self) -> list[str]:
         """Warnings about a layout of the files that does not fit the spec's source."""
@@ -193,7 +189,7 @@ class RawSource:
             for file in self.files:
                 if isinstance(file, StandardInput):
                     raise file.once()
-                with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+                with closing(open_reader(file, self.spec, self._labels, self.choice)) as reader:
                     counts.append(reader.count_rows())
             self._file_rows = counts
         return self._file_rows
@@ -208,7 +204,7 @@ class RawSource:
     def not_chosen(self) -> Iterator[NDArray[np.int64]]:
         """The positions of the rows that are not chosen, ascending, some at a time."""
         position = 0
-        for block in self._blocks([]) if self._choice is not None else ():
+        for block in self._blocks([]) if self.choice is not None else ():
             yield np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position
             position += block.status.size
 
@@ -237,7 +233,7 @@ class RawSource:
             yield from piece.blocks(self._passing)
             # As long as it is open how rows without a click are labelled, the first of them decides.
             if (
-                self._threads > 1
+                self.threads > 1
                 and self.watch is None
                 and not (self._transform.with_label and self._no_click[0] == 1)
             ):
@@ -247,34 +243,32 @@ class RawSource:
         yield from in_order(
             lambda each: each.hashed(self._transform, self._no_click),
             pieces,
-            self.shared_threads or self._threads,
+            self.shared_threads or self.threads,
         )
 
     def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:
-        """The rows `start..stop-1`, piece by piece."""
-        pieces = self._pieces_from(start)
-        for piece in pieces:
+        """The rows `start..stop-1`, piece by piece.
+
+        Parts of the data that follow each other are read without reading earlier rows again: a pass goes on
+        in the piece in which the one before it stopped.
+        """
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None and stopped[0].position > start:
+            stopped[1].close()
+            stopped = None
+        pieces = self._pieces() if stopped is None else stopped[1]
+        piece = next(pieces, None) if stopped is None else stopped[0]
+        del stopped  # which would keep the piece in memory
+        while piece is not None:
             end = piece.position + piece.last
             first = max(start - piece.position, 0)
             last = (end if stop is None else min(end, stop)) - piece.position
             if first < last:
                 yield replace(piece, first=first, last=last)
             if stop is not None and end >= stop:
-                self._kept = pieces
+                self._stopped = piece, pieces
                 break
-
-    def _pieces_from(self, start: int) -> OpenPieces:
-        """All pieces, or those from the one with this row on.
-
-        Parts of the data that follow each other are read without reading earlier rows again: the next part
-        continues in the piece in which the last one stopped.
-        """
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if kept.put_back() <= start:
-                return kept
-            kept.close()
-        return OpenPieces(self._pieces())
+            piece = next(pieces, None)
 
     def _pieces(self) -> Generator[PlacedPiece, None, None]:
         """All rows, piece by piece."""
@@ -284,7 +278,7 @@ class RawSource:
             if isinstance(file, StandardInput):
                 file.begin_pass()
             before = position
-            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self.choice)) as reader:
                 for piece in reader.pieces(self._transform.columns):
                     self.blocks_read += 1
                     done = (sum(sizes[:i]) + sizes[i] * reader.fraction) / total
@@ -296,7 +290,7 @@ class RawSource:
     def _blocks(self, columns: Sequence[str] | None = None) -> Generator[Block, None, None]:
         """All rows, block by block, with these columns; None: those of the transform."""
         for file in self.files:
-            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self.choice)) as reader:
                 yield from blocks_of(reader, self.columns if columns is None else columns)
 
     def _note(self, start: int, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
@@ -315,7 +309,7 @@ class RawSource:
 
     def _note_bad(self, start: int, block: Block, bad: NDArray[np.int64], position: int) -> None:
         """Handles bad rows of a block whose first row has this position."""
-        if self._on_bad_rows == "fail":
+        if self.on_bad_rows == "fail":
             skipping = named("on_bad_rows", "skip", "quarantine")
             raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or use {skipping}.")
         new = self.bad_rows.add(start, position + bad, lambda i: self._describe(block, int(bad[i])))
@@ -353,7 +347,7 @@ class RawSource:
         if self.windows is None or label is None:
             return ()
         for file in self.files:
-            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self.choice)) as reader:
                 if label not in reader.columns:
                     return ()
         return (label,)
@@ -363,9 +357,9 @@ class RawSource:
         needed = [name for name in self.columns if name not in self._also]
         why = "which was asked for"
         for file in self.files:
-            with closing(open_reader(file, self.spec, self._labels, self._choice)) as reader:
+            with closing(open_reader(file, self.spec, self._labels, self.choice)) as reader:
                 reader.require(needed)
                 require_wanted(file, reader, self._also, why)
         if self._also:
-            for text in absent_columns(self.spec, self.files, self._also, self._labels, self._choice, why):
+            for text in absent_columns(self.spec, self.files, self._also, self._labels, self.choice, why):
                 raise DataError(f"{self.files[0]}: {text}.")

@@ -86,11 +86,9 @@ def run_tune_job(
         learns=True,
         choice=None if condition is None else RowChoice(condition, False),
     )
-    raw = RawRows.of(
-        source, spec, on_bad_rows=job.on_bad_rows, max_bad_fraction=job.max_bad_fraction, threads=workers
-    )
+    raw = RawRows.of(source, spec)
     if raw is not None and condition is not None:
-        raw = replace(raw, choice=RowChoice(condition, False), validation=RowChoice(condition, True))
+        raw = replace(raw, validation=RowChoice(condition, True))
     fraction, suggestion = job.holdout_fraction, None
     if job.crosses and spec is not None:
         fraction = _HELD_OUT if fraction is None else fraction
@@ -188,7 +186,7 @@ def tuned(
     found = tune(
         source,
         scratch,
-        raw=_raw_rows(raw, source),
+        raw=RawRows.of(source, wanted_spec(job)),
         scaled=not job.scale and all(map(_may_be_scaled, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
@@ -213,18 +211,3 @@ def tuned(
 def _may_be_scaled(holdout: str | Path) -> bool:
     """Whether a model with scales can be evaluated on it: not if it is a data set without field ids."""
     return not is_dataset(holdout) or read_manifest(Path(holdout)).fields is not None
-
-
-def _raw_rows(job: TrainJob, source: ExampleSource) -> RawRows | None:
-    """How the rows are read through other specs; None: they are a data set."""
-    spec = wanted_spec(job)
-    if spec is None or any(map(is_dataset, job.inputs)):
-        return None
-    return RawRows.of(
-        source,
-        spec,
-        on_bad_rows=job.on_bad_rows,
-        max_bad_fraction=job.max_bad_fraction,
-        threads=job.reading_threads,
-        choice=job.rows(held_out=False),
-    )

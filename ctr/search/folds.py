@@ -89,24 +89,15 @@ class RawRows:
     """The rows that trials are scored on, none of `choice`; None: parts of those that `choice` has."""
 
     @classmethod
-    def of(
-        cls,
-        source: ExampleSource,
-        spec: FeatureSpec | None,
-        *,
-        on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail",
-        max_bad_fraction: float | None = None,
-        threads: int = 1,
-        choice: RowChoice | None = None,
-    ) -> RawRows | None:
-        """The files of `source`, as they were when it opened them; None for a data set.
+    def of(cls, source: ExampleSource, spec: FeatureSpec | None) -> RawRows | None:
+        """The rows of `source`, of its files as they were when it opened them; None for a data set.
 
         Bad rows that are quarantined are skipped here, as `source` keeps them.
         """
         if spec is None or not isinstance(source, RawSource):
             return None
-        skips = on_bad_rows != "fail"
-        return cls(source.inputs, spec, "skip" if skips else "fail", max_bad_fraction, threads, choice)
+        on_bad_rows: Literal["fail", "skip"] = "fail" if source.on_bad_rows == "fail" else "skip"
+        return cls(source.inputs, spec, on_bad_rows, source.max_bad_fraction, source.threads, source.choice)
 
     def learns(self, spec: FeatureSpec) -> bool:
         """Whether `spec` learns from other rows than all that `choice` has: those that a fold learns from."""

@@ -126,8 +126,9 @@ class DatasetDraft:
     ) -> None:
         """Into `folder`, which `dataset_folders` gave."""
         self._spec, self._folder, self._unfinished = spec, folder, unfinished
-        done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
-        self._tally = _Tally(spec, block_rows, done)
+        self._block_rows = block_rows
+        self._done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
+        self._part: _Part | None = None
 
     def write(
         self,
@@ -139,17 +140,21 @@ class DatasetDraft:
 
         If that has all of them, no batch is asked for.
         """
-        if not self._tally.done.ended:
-            drafts = self._folder if self._unfinished is None else self._unfinished.folder
-            with closing(_Parts(drafts, self._tally, self._unfinished)) as parts:
-                # On a thread, so that the next batch is made meanwhile.
-                placed = ((batch, position()) for batch in _reading(batches))
-                with closing(in_order(lambda each: parts.add(*each), placed, threads=1)) as written:
-                    for rows in written:
-                        if progress is not None:
-                            progress(rows)
-                parts.end(position(), ended=True)
-        return self._tally.done.rows
+        if self._done.ended:
+            return self._done.rows
+        try:
+            # On a thread, so that the next batch is made meanwhile.
+            placed = ((batch, position()) for batch in _reading(batches))
+            with closing(in_order(lambda each: self._add(*each), placed, threads=1)) as written:
+                for rows in written:
+                    if progress is not None:
+                        progress(rows)
+            self._done.ended = True
+            self._end_part(position())
+        finally:
+            if self._part is not None:
+                self._part.sink.close()
+        return self._done.rows
 
     def finish(
         self,
@@ -166,14 +171,25 @@ class DatasetDraft:
         `windows_before`: how many keys the windows knew before the first row. `raw_files`: what all rows come
         from, and `row_note` which of their rows were left out.
         """
-        if not self._tally.done.rows:
+        done, folder = self._done, self._folder
+        if not done.rows:
             raise DataError("the input has no row, so there is no data set to write: check the input.")
-        folder = self._folder
         if self._unfinished is not None:
             self._unfinished.move_to(folder)
         for name, content in spec_files(self._spec).items():
             (folder / name).write_bytes(content)
-        manifest = self._tally.manifest(shuffled, windows_before)
+        manifest = DatasetManifest(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            spec_fingerprint=self._spec.fingerprint,
+            bits=self._spec.bits,
+            block_rows=self._block_rows,
+            has_labels=bool(done.labelled),
+            fields=self._spec.names if done.has_fields else None,
+            shuffled=shuffled,
+            windows_before=windows_before,
+            parts=tuple(done.parts),
+            **done.model_dump(include={"rows", "positives", "features", "has_values", "has_weights"}),
+        )
         if raw_files is not None:
             every = sum(file.rows for file in raw_files)
             note = None if row_note is None else row_note.content(every)
@@ -191,35 +207,31 @@ class DatasetDraft:
         manifest.write(folder)
         return manifest
 
+    def _add(self, batch: Batch | Chunk, position: int) -> int:
+        """Write the next block; with it, the batches stand for `position` rows. Returns the rows of all."""
+        chunk = localize(batch)
+        self._count(chunk)
+        if self._part is None:
+            folder = self._folder if self._unfinished is None else self._unfinished.folder
+            name = f"shard-{len(self._done.parts):05d}.arrow"
+            self._part = _Part(folder / name, block_schema(self._spec.bits, self._block_rows))
+        self._part.add(chunk)
+        if self._part.blocks == BLOCKS_PER_PART:
+            self._end_part(position)
+        return self._done.rows
 
-def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
-    """The same batches; an OSError that comes from reading them is not to be taken for one of writing."""
-    try:
-        yield from batches
-    except OSError as error:
-        raise DataError(f"the input could not be read ({error}).") from error
-
-
-class _Tally:
-    """What the manifest will say, gathered block by block."""
-
-    def __init__(self, spec: FeatureSpec, block_rows: int, done: Done) -> None:
-        self.spec = spec
-        self.bits = spec.bits
-        self.block_rows = block_rows
-        self.done = done
-
-    def add(self, chunk: Chunk) -> None:
-        rows, done = len(chunk), self.done
-        if rows == 0 or rows > self.block_rows or done.rows % self.block_rows:
+    def _count(self, chunk: Chunk) -> None:
+        """Check a block, and count what the manifest will say."""
+        rows, bits, done = len(chunk), self._spec.bits, self._done
+        if rows == 0 or rows > self._block_rows or done.rows % self._block_rows:
             raise ValueError(
-                f"a batch of {rows} rows after {done.rows}: each must have {self.block_rows} rows, only the"
+                f"a batch of {rows} rows after {done.rows}: each must have {self._block_rows} rows, only the"
                 " last may have fewer"
             )
-        if chunk.slots.dtype != slot_dtype(self.bits):
-            raise ValueError(f"slots are {chunk.slots.dtype}, a spec of {self.bits} bits has another dtype")
-        if chunk.slots.size and int(chunk.slots[-1]) >> self.bits:
-            raise ValueError(f"slot {chunk.slots[-1]} is out of range for {self.bits} bits")
+        if chunk.slots.dtype != slot_dtype(bits):
+            raise ValueError(f"slots are {chunk.slots.dtype}, a spec of {bits} bits has another dtype")
+        if chunk.slots.size and int(chunk.slots[-1]) >> bits:
+            raise ValueError(f"slot {chunk.slots[-1]} is out of range for {bits} bits")
         if chunk.values is not None and not np.isfinite(chunk.values).all():
             raise ValueError("a value is not finite")
         if chunk.weights is not None and not (np.isfinite(chunk.weights) & (chunk.weights > 0)).all():
@@ -235,64 +247,24 @@ class _Tally:
         done.has_weights |= chunk.weights is not None
         done.has_fields &= chunk.fields is not None
 
-    def manifest(self, shuffled: int | None, windows_before: int | None) -> DatasetManifest:
-        return DatasetManifest(
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            spec_fingerprint=self.spec.fingerprint,
-            bits=self.bits,
-            rows=self.done.rows,
-            positives=self.done.positives,
-            features=self.done.features,
-            block_rows=self.block_rows,
-            has_labels=bool(self.done.labelled),
-            has_values=self.done.has_values,
-            has_weights=self.done.has_weights,
-            fields=self.spec.names if self.done.has_fields else None,
-            shuffled=shuffled,
-            windows_before=windows_before,
-            parts=tuple(self.done.parts),
-        )
-
-
-class _Parts:
-    """The parts of a data set, which are written block by block."""
-
-    def __init__(self, folder: Path, tally: _Tally, unfinished: Unfinished | None) -> None:
-        self._folder = folder
-        self._tally = tally
-        self._unfinished = unfinished
-        self._schema = block_schema(tally.bits, tally.block_rows)
-        self._open: _Part | None = None
-
-    def add(self, batch: Batch | Chunk, position: int) -> int:
-        """Write the next block; with it, the batches stand for `position` rows. Returns the rows of all."""
-        chunk = localize(batch)
-        self._tally.add(chunk)
-        if self._open is None:
-            name = f"shard-{len(self._tally.done.parts):05d}.arrow"
-            self._open = _Part(self._folder / name, self._schema)
-        self._open.add(chunk)
-        if self._open.blocks == BLOCKS_PER_PART:
-            self.end(position)
-        return self._tally.done.rows
-
-    def end(self, position: int, *, ended: bool = False) -> None:
-        """The part that has been begun, if any, is complete; `ended`: and there are no more rows."""
-        done = self._tally.done
-        done.ended = ended
-        if self._open is not None:
-            done.parts.append(self._open.end())
-            self._open = None
-        elif not (ended and done.parts):
+    def _end_part(self, position: int) -> None:
+        """Complete the part that is being written, if any."""
+        if self._part is not None:
+            self._done.parts.append(self._part.end())
+            self._part = None
+        elif not self._done.parts:
             return
         if self._unfinished is not None:
-            done.position = position
-            self._unfinished.note(done)
+            self._done.position = position
+            self._unfinished.note(self._done)
 
-    def close(self) -> None:
-        """Let go of a part that is not complete."""
-        if self._open is not None:
-            self._open.sink.close()
+
+def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
+    """The same batches; an OSError that comes from reading them is not to be taken for one of writing."""
+    try:
+        yield from batches
+    except OSError as error:
+        raise DataError(f"the input could not be read ({error}).") from error
 
 
 class _Part:
