@@ -22,7 +22,7 @@ from ctr.distributed.coordinator import ClusterSummary, Coordinator
 from ctr.errors import ModelError, StoreError, named
 from ctr.features import ExampleSource, Slots
 from ctr.features.threads import Threads
-from ctr.learn import WARM_UP_ROWS, Trained, TrainProgress, read_out, warm_up
+from ctr.learn import WARM_UP_ROWS, AfterPass, Trained, TrainProgress, read_out, warm_up
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import (
     JobBoard,
@@ -67,14 +67,13 @@ def train_distributed(
     stop: Event,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
     on_start: Callable[[WorkerProcesses], None] = lambda _: None,
-    on_pass: Callable[[int, tuple[Slots, Float32]], None] | None = None,
+    on_pass: Callable[[AfterPass], None] | None = None,
 ) -> tuple[Trained, ClusterSummary]:
     """Train from `start`, which `chunks_before` chunks went into, or from a checkpoint.
 
-    The store of the result is open and still holds everything. `on_pass` gets the number of each pass, from
-    1, that is over while another follows, and everything that the store holds then, see `PassEnds`; training
-    waits for it, so it should not take long. Raises the errors of the parts; what was trained is then still
-    in the store.
+    The store of the result is open and still holds everything. `on_pass` is called after each pass that
+    another follows, see `PassEnds`; training waits for it, so it should not take long. Raises the errors of
+    the parts; what was trained is then still in the store.
     """
     with ExitStack() as opened:
         opened.enter_context(_own_checkpoints(settings))
@@ -100,7 +99,11 @@ def train_distributed(
                 resume=checkpoint,
                 chunks_before=chunks_before,
                 lease_s=settings.lease_s,
-                on_pass=None if on_pass is None else lambda number: on_pass(number, read_out(store)),
+                on_pass=None
+                if on_pass is None
+                else lambda number: on_pass(
+                    AfterPass(number, read_out(store), description.passes_after(number))
+                ),
             )
         with closing(coordinator), Threads(1, "strings") as meanwhile:
             # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
@@ -130,7 +133,7 @@ def _fill(
             cut_off = adopt(store, *start, first)
         _await_replicas(store, stop)
         sample = description.sampling.sample(source, WARM_UP_ROWS)
-        warm_up(sample, store.bits, first, description.safe_adding, description.admission)
+        warm_up(sample, store.bits, first, description.learner())
     return cut_off
 
 

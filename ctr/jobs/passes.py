@@ -6,26 +6,11 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from math import ceil
 from threading import Event
-from typing import NamedTuple
 
-from ctr.features import Slots
 from ctr.features.threads import Threads
 from ctr.jobs.setup import TrainSetup
-from ctr.learn import Trained
+from ctr.learn import AfterPass, Trained
 from ctr.metrics import MetricSummary
-from ctr.optimizers import Float32
-
-State = tuple[Slots, Float32]
-
-
-class AfterPass(NamedTuple):
-    """What a pass of a job has come to."""
-
-    number: int
-    """Of the pass, from 1."""
-    state: State
-    passes: float
-    """Over the rows of the state, see `Passes`."""
 
 
 class PassEvaluations:
@@ -49,6 +34,11 @@ class PassEvaluations:
     def add(self, after: AfterPass) -> None:
         """Evaluate what a pass has come to."""
         self._futures[after.number] = self._thread.submit(self._evaluate, after)
+
+    def evaluate(self, after: AfterPass) -> None:
+        """The same, and wait for it."""
+        self.add(after)
+        self.wait()
 
     def wait(self) -> None:
         """Until all are evaluated; `summaries` raises what went wrong."""
@@ -74,8 +64,7 @@ class PassEvaluations:
         result = trained.result
         self.wait()
         if not self._has_stopped and not result.interrupted:
-            self.add(AfterPass(self._setup.settings.epochs, trained.state, result.passes))
-            self.wait()
+            self.evaluate(AfterPass(self._setup.settings.epochs, trained.state, result.passes))
         if self._has_stopped:
             self._stop.clear()
             result = replace(result, interrupted=False)

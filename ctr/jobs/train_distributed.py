@@ -8,7 +8,7 @@ from threading import Event
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
-from ctr.jobs.passes import AfterPass, PassEvaluations, State
+from ctr.jobs.passes import PassEvaluations
 from ctr.jobs.saving import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import Trained, TrainProgress, click_rate, expected_n, first_rows
@@ -114,9 +114,6 @@ def learn_distributed(
     if job.checkpoint is not None:
         checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
 
-    def evaluate(number: int, state: State) -> None:
-        after_passes.add(AfterPass(number, state, description.passes_after(number)))
-
     trained, cluster = train_distributed(
         description,
         setup.source,
@@ -126,7 +123,7 @@ def learn_distributed(
         stop=stop,
         on_start=lambda _: remains.begin(),
         on_progress=on_progress,
-        on_pass=None if setup.holdout is None or job.epochs == 1 else evaluate,
+        on_pass=None if setup.holdout is None or job.epochs == 1 else after_passes.add,
     )
     assert trained.store is not None
     try:

@@ -14,7 +14,7 @@ from ctr.errors import DataError
 from ctr.features import Chunk, DatasetSource, Slots, slot_dtype
 from ctr.features.batches import localize
 from ctr.features.threads import Threads, cores
-from ctr.jobs.passes import AfterPass, PassEvaluations, State
+from ctr.jobs.passes import PassEvaluations
 from ctr.jobs.saving import Remains
 from ctr.jobs.setup import TrainSetup
 from ctr.learn import (
@@ -53,10 +53,6 @@ def learn_in_memory(
         return _learn_in_batch(setup, stop, remains, on_progress)
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
 
-    def evaluate(number: int, state: State) -> None:
-        after_passes.add(AfterPass(number, state, rounds.passes_after(number)))
-        after_passes.wait()
-
     count = setup.job.reading_threads
     threads = Threads(count, "worker") if count > 1 else None
     _share(setup.source, threads)
@@ -65,7 +61,7 @@ def learn_in_memory(
         if initial is not None:
             store.push(*initial, Token("start", 0, 0))
         remains.begin()
-        rounds = Rounds(
+        result = Rounds(
             setup.source,
             store,
             setup.optimizer,
@@ -75,10 +71,9 @@ def learn_in_memory(
             stop_row=setup.stop_row,
             on_progress=on_progress,
             stop=stop,
-            on_pass=None if setup.holdout is None else evaluate,
+            on_pass=None if setup.holdout is None else after_passes.evaluate,
             threads=threads,
-        )
-        result = rounds.train()
+        ).train()
         state = read_out(store)
         store.drop()
         return Trained(result, state)

@@ -19,7 +19,7 @@ import numpy as np
 from ctr.features import Batch, FeatureSpec
 from ctr.features.batches import is_compiled, slot_dtype
 from ctr.features.spec import UNIX, UNIX_MS, TimeField, column_of, columns_of
-from ctr.learn import Admission, warm_up
+from ctr.learn import Learner, warm_up
 from ctr.optimizers import Optimizer
 
 _ROWS = 200
@@ -79,7 +79,7 @@ def _compile_quietly(spec: FeatureSpec, optimizer: Optimizer) -> None:
     values = np.ones(2, np.float32) if spec.has_values else None
     sample = Batch(np.array([0, 1, 2]), slots, values, np.array([0, 1], np.float32))
     with suppress(Exception):  # the process that trains meets it, too
-        warm_up(sample, spec.bits, optimizer, 1.0, Admission(1.0, 0))
+        warm_up(sample, spec.bits, optimizer, Learner(1.0))
 
 
 def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> None:

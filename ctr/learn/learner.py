@@ -121,13 +121,13 @@ def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float =
         )
 
 
-def warm_up(
-    sample: Batch | Chunk, bits: int, optimizer: Optimizer, safe_adding: float, admission: Admission
-) -> None:
-    """Compile, or load from the cache, all kernels that such examples need, on a temporary store."""
+def warm_up(sample: Batch | Chunk, bits: int, optimizer: Optimizer, learner: Learner) -> None:
+    """Compile, or load from the cache, all kernels that such examples need, on a temporary store.
+
+    `learner` is for this alone, as it keeps metrics.
+    """
     warm_up_localize(bits)
-    chunk = localize(sample)
-    scratch, learner = MemoryStore(bits=bits, width=optimizer.width), Learner(safe_adding, admission)
+    chunk, scratch = localize(sample), MemoryStore(bits=bits, width=optimizer.width)
     before = scratch.pull(chunk.slots)
     delta = learner.learn(chunk, before, optimizer, number=0, first_pass=True, peers=1)
     # One slot: those of all the sample would make nearly all of the store's memory resident, for 30 ms.

@@ -106,6 +106,18 @@ class TrainResult:
 
 
 @dataclass(frozen=True, slots=True)
+class AfterPass:
+    """What a pass of a job that goes on has come to."""
+
+    number: int
+    """Of the pass, from 1."""
+    state: tuple[Slots, Float32]
+    """The whole content of the store."""
+    passes: float
+    """Over the rows of the state, see `Passes`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """The result of training, before anything is saved."""
 

@@ -15,8 +15,8 @@ from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError
 from ctr.features import ExampleSource
 from ctr.features.threads import Threads
-from ctr.learn.learner import WARM_UP_ROWS, warm_up
-from ctr.learn.result import LearningCurve, TrainProgress, TrainResult
+from ctr.learn.learner import WARM_UP_ROWS, Learner, warm_up
+from ctr.learn.result import AfterPass, LearningCurve, TrainProgress, TrainResult
 from ctr.learn.sampling import Admission, Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
@@ -113,17 +113,15 @@ class Rounds:
     progress_every_s: float = 0.2
     stop: Event = field(default_factory=Event)
     """Once set, it ends the job after the running round."""
-    on_pass: Callable[[int, tuple[Slots, Float32]], object] | None = None
-    """Gets the number of each pass, from 1, that is over while another follows, and everything that the store
-    holds then. (Where two passes share a round of several workers, it is after that round.) Training waits
-    for it; its time does not count."""
+    on_pass: Callable[[AfterPass], object] | None = None
+    """Called after each pass that another follows. (Where two passes share a round of several workers, it is
+    after that round.) Training waits for it; its time does not count."""
     threads: Threads | None = None
     """The threads of several workers, if they do other work, too."""
     _waited_s: float = field(default=0.0, init=False)
     """For `on_pass`."""
     _team: Team = field(init=False)
     _curve: LearningCurve = field(default_factory=LearningCurve, init=False)
-    _name: str = field(default_factory=lambda: uuid4().hex, init=False)
     _examples: int = field(default=0, init=False)
     _rows: int = field(default=0, init=False)
     """Of the first pass."""
@@ -136,20 +134,12 @@ class Rounds:
     """The latest pass, from 1."""
 
     def __post_init__(self) -> None:
-        settings = self.settings
-        self._team = Team(
-            self.store,
-            self._name,
-            settings.workers,
-            settings.safe_adding,
-            self._admission,
-            self._sampling,
-            self.threads,
-        )
+        learners = [self._learner() for _ in range(self.settings.workers)]
+        self._team = Team(self.store, uuid4().hex, learners, self.threads)
 
-    @property
-    def _admission(self) -> Admission:
-        return Admission(self.settings.admit, self.source.spec.seed)
+    def _learner(self) -> Learner:
+        admission = Admission(self.settings.admit, self.source.spec.seed)
+        return Learner(self.settings.safe_adding, admission, self._sampling)
 
     @property
     def _sampling(self) -> Sampling:
@@ -158,7 +148,7 @@ class Rounds:
     def train(self) -> TrainResult:
         """Raises DataError when there is no row to learn from, StoreError when the store refuses."""
         sample = self._sampling.sample(self.source, WARM_UP_ROWS)
-        warm_up(sample, self.store.bits, self.optimizer, self.settings.safe_adding, self._admission)
+        warm_up(sample, self.store.bits, self.optimizer, self._learner())
         started = perf_counter()
         try:
             with self._team, Prefetch(self._tasks(), 2 * self.settings.workers, self.stop) as tasks:
@@ -203,7 +193,7 @@ class Rounds:
             progressive=progressive,
             timings=self._team.timings,
             admissions=self._team.admissions,
-            passes=self.passes_after(self._passes),
+            passes=self.before.after(self._passes, self._rows),
             chunks=self.chunks_before + self._chunks,
             interrupted=interrupted,
             learning_curve=self._curve.points(),
@@ -230,15 +220,11 @@ class Rounds:
             return self.settings.workers
         return min(self.settings.workers, 1 << min(clock, 30))
 
-    def passes_after(self, number: int) -> float:
-        """Passes over the rows of the state after the job's pass `number`, see `Passes`."""
-        return self.before.after(number, self._rows)
-
     def _end_pass(self, number: int) -> None:
         if self.on_pass is None:
             return
         started = perf_counter()
-        self.on_pass(number, read_out(self.store))
+        self.on_pass(AfterPass(number, read_out(self.store), self.before.after(number, self._rows)))
         self._waited_s += perf_counter() - started
 
     def _tasks(self) -> Iterator[Task]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from threading import Lock
@@ -18,9 +18,9 @@ from ctr.features.batches import localize
 from ctr.features.threads import Threads, cores
 from ctr.learn.learner import Learner
 from ctr.learn.result import Timings
-from ctr.learn.sampling import ALL_ROWS, EVERYTHING, Admission, AdmissionCounts, Sampling
+from ctr.learn.sampling import AdmissionCounts
 from ctr.optimizers import Float32, Optimizer
-from ctr.ps import DirectSession, DirectSessions, Pulled, Store
+from ctr.ps import DirectSessions, Pulled, Store
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -54,15 +54,8 @@ class PulledTask:
         return self.pulled.state
 
 
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    learner: Learner
-    session: DirectSession
-    timings: Timings = field(default_factory=Timings)
-
-
 class Team:
-    """`workers`, and the threads that do their work. Leaving the `with` block ends them.
+    """Workers, a learner each, and the threads that do their work. Leaving the `with` block ends them.
 
     In a round every worker trains a chunk on the same state. Then what all of them have learnt is added, in
     their order, share by share: each has partitions of its own, and for the next round their state is taken
@@ -70,25 +63,16 @@ class Team:
     """
 
     def __init__(
-        self,
-        store: Store,
-        job: str,
-        workers: int,
-        safe_adding: float,
-        admission: Admission = EVERYTHING,
-        sampling: Sampling = ALL_ROWS,
-        threads: Threads | None = None,
+        self, store: Store, job: str, learners: Sequence[Learner], threads: Threads | None = None
     ) -> None:
         """`job`: as in the tokens of what is pushed. `threads`: to work on, if it has none of its own."""
+        self.learners = learners
+        self.timings = Timings()
+        """Of all workers."""
         self._width = store.width
-        self._admission = admission
         self._partitions = store.partitions
-        sessions = DirectSessions(store, job)
-        self._workers = [
-            _Worker(Learner(safe_adding, admission, sampling), sessions.begin(worker))
-            for worker in range(workers)
-        ]
-        self._shared = Timings()  # of what no worker does alone
+        sessions, workers = DirectSessions(store, job), len(learners)
+        self._sessions = [sessions.begin(worker) for worker in range(workers)]
         self._lock = Lock()
         self._owned = threads is None and workers > 1
         self._threads = Threads(min(workers, cores()), "worker") if self._owned else threads
@@ -100,20 +84,6 @@ class Team:
     def __exit__(self, *_: object) -> None:
         if self._owned and self._threads is not None:
             self._threads.close()
-
-    @property
-    def learners(self) -> list[Learner]:
-        """Of each worker."""
-        return [worker.learner for worker in self._workers]
-
-    @property
-    def timings(self) -> Timings:
-        """Of all workers."""
-        sums = Timings()
-        for worker in self._workers:
-            sums.add(worker.timings)
-        sums.add(self._shared)
-        return sums
 
     @property
     def admissions(self) -> AdmissionCounts:
@@ -179,14 +149,13 @@ class Team:
     def _pull(self, at: int, localized: tuple[Task, Chunk]) -> PulledTask:
         started = perf_counter()
         task, chunk = localized
-        pulled = self._workers[at].session.pull(chunk.slots)
-        self._workers[at].timings.pull += perf_counter() - started
+        pulled = self._sessions[at].pull(chunk.slots)
+        self._count(Timings(pull=perf_counter() - started))
         return PulledTask(task, chunk, pulled)
 
     def _train(self, at: int, pulled: PulledTask, *, peers: int) -> Float32:
-        worker, task = self._workers[at], pulled.task
-        started = perf_counter()
-        delta = worker.learner.learn(
+        started, task = perf_counter(), pulled.task
+        delta = self.learners[at].learn(
             pulled.chunk,
             pulled.state,
             task.optimizer,
@@ -194,7 +163,7 @@ class Team:
             first_pass=task.number == 1,
             peers=peers,
         )
-        worker.timings.train += perf_counter() - started
+        self._count(Timings(train=perf_counter() - started))
         return delta
 
     def _exchange(
@@ -209,27 +178,27 @@ class Team:
         """Add what was learnt in some partitions, and take their state for the next round."""
         started = perf_counter()
         # Every partition is in one share: it gets the updates in order, and each of them once.
-        for worker, before, delta, share in zip(self._workers, round_, deltas, shares, strict=False):
+        for at, (before, delta, share) in enumerate(zip(round_, deltas, shares, strict=False)):
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
-            if self._admission.probability < 1:  # what is left out takes no memory
+            if self.learners[at].admission.probability < 1:  # what is left out takes no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
-            worker.session.push(Pulled(slots, state), added, clock)
+            self._sessions[at].push(Pulled(slots, state), added, clock)
         pushed = perf_counter()
-        for worker, after, share in zip(self._workers, next_round, shares[len(round_) :], strict=False):
-            after.state[share] = worker.session.pull(after.chunk.slots[share]).state
+        for session, after, share in zip(self._sessions, next_round, shares[len(round_) :], strict=False):
+            after.state[share] = session.pull(after.chunk.slots[share]).state
         self._count(Timings(push=pushed - started, pull=perf_counter() - pushed))
 
     def _count(self, timings: Timings) -> None:
         with self._lock:
-            self._shared.add(timings)
+            self.timings.add(timings)
 
     def _share(self, slots: list[Slots]) -> list[list[slice]]:
         """Of each share, where the slots of its partitions are in each of these lists.
 
         The shares have about as many slots as each other.
         """
-        count = len(self._workers)
+        count = len(self.learners)
         cuts = np.array([self._partitions.cuts(each) for each in slots])
         below = cuts.sum(axis=0)
         wanted = np.arange(1, count) * below[-1] // count

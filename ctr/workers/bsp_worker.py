@@ -250,8 +250,8 @@ class BspWorker:
         last = self._prepared.get(rank)
         if last is not None and last.learner is not None and last.round == round_ - 1:
             return last.learner, last.evaluated
-        job = self._job
-        learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits, self._admissions)
+        learner = self._job.learner()
+        learner.admissions = self._admissions
         blob = self._board.ranks.prepared(rank, round_ - 1)
         if blob is not None:  # else this is the beginning, or where the job was resumed
             before = PreparedUpdate.from_bytes(blob, self._bits)

@@ -19,7 +19,7 @@ from ctr.errors import DataError, ModelError, StoreError, first_problem, named
 from ctr.features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
-from ctr.learn import Admission, Sampling
+from ctr.learn import Admission, Learner, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl
 from ctr.workers.data_plan import DataPlan
@@ -148,10 +148,10 @@ class JobDescription(BaseModel):
     def _before(self) -> Passes:
         return Passes(self.passes_before, self.rows_before)
 
-    @property
-    def admission(self) -> Admission:
-        """Which new slots are stored."""
-        return Admission(self.admit, self.feature_spec().seed)
+    def learner(self) -> Learner:
+        """A new learner, for one worker."""
+        admission = Admission(self.admit, self.feature_spec().seed)
+        return Learner(self.safe_adding, admission, self.sampling, self.n_bits)
 
     @property
     def sampling(self) -> Sampling:

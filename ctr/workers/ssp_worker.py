@@ -49,7 +49,7 @@ class SspWorker:
     def __init__(
         self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
     ) -> None:
-        self.learner = Learner(job.safe_adding, job.admission, job.sampling, job.n_bits)
+        self.learner = job.learner()
         self.examples = 0
         """Trained here, of chunks that are in the store and that the board knows of."""
         self._timings = Timings()

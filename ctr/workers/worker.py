@@ -13,7 +13,7 @@ import numpy as np
 
 from ctr.errors import CtrError, StoreError
 from ctr.features import Batch, ExampleSource
-from ctr.learn import WARM_UP_ROWS, Admission, warm_up
+from ctr.learn import WARM_UP_ROWS, Learner, warm_up
 from ctr.optimizers import choose_optimizer
 from ctr.ps import (
     Job,
@@ -77,7 +77,7 @@ def warm_up_worker() -> None:
     """Load from the cache what a worker needs of a job with the default optimizer on hashed categories."""
     warm_up_requests(_SOME_BITS)
     example = Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
-    warm_up(example, _SOME_BITS, choose_optimizer({}), 1.0, Admission(1.0, 0))
+    warm_up(example, _SOME_BITS, choose_optimizer({}), Learner(1.0))
 
 
 def sessions_of(
@@ -114,7 +114,7 @@ class _Member:
         name = f"{host().replace(':', '-')}-{token_hex(3)}"
         warm_up_requests(store.bits)
         sample = job.sampling.sample(source, WARM_UP_ROWS)
-        warm_up(sample, store.bits, job.optimizer_in(0), job.safe_adding, job.admission)
+        warm_up(sample, store.bits, job.optimizer_in(0), job.learner())
         self._name = name
         self._board = board
         self._on_board = on_board

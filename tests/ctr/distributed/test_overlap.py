@@ -14,7 +14,6 @@ import pytest
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.features.batches import localize
-from ctr.learn import Learner
 from ctr.learn.rounds import read_out
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import DEFAULT_FILTERS, BoardView, Filters, RedisStore, Token, parse_redis_url
@@ -38,7 +37,7 @@ pytestmark = needs_redis
 
 def one_after_the_other(job: JobDescription, url: str) -> State:
     """What a job of one worker comes to if everything is waited for."""
-    plan, learner = job.plan(), Learner(job.safe_adding, job.admission)
+    plan, learner = job.plan(), job.learner()
     facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "z_bits": job.z_bits}
     with closing(RedisStore(parse_redis_url(url), **facts)) as store:
         for shard in range(plan.shards):

@@ -11,6 +11,7 @@ import pytest
 
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.run import StoreSettings, train_distributed
+from ctr.learn import AfterPass
 from ctr.workers.description import JobDescription
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import State, describe, in_threads, same, source_of
@@ -24,9 +25,9 @@ def run(job: JobDescription, settings: StoreSettings, until: int = 99) -> tuple[
     seen: dict[int, State] = {}
     stop = Event()
 
-    def on_pass(number: int, state: State) -> None:
-        seen[number] = state
-        if number == until:
+    def on_pass(after: AfterPass) -> None:
+        seen[after.number] = after.state
+        if after.number == until:
             stop.set()
 
     found, _ = train_distributed(job, source_of(job), settings, start=None, stop=stop, on_pass=on_pass)

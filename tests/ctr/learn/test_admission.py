@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctr.errors import ModelError
+from ctr.errors import SettingError
 from ctr.features import Batch, Chunk, parse_spec, slot_dtype
 from ctr.features.batches import localize
 from ctr.learn.result import TrainResult
@@ -17,6 +17,7 @@ from ctr.learn.rounds import Rounds, TrainSettings, read_out
 from ctr.learn.sampling import Admission, AdmissionCounts
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import MemoryStore
+from ctr.settings import TrainJob
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch
 from tests.reference import admission as reference
@@ -143,5 +144,7 @@ def test_what_is_left_out_changes_nothing_else_in_its_chunk() -> None:
 
 @pytest.mark.parametrize("admit", [0, -0.1, 1.1, float("nan")])
 def test_settings_that_mean_nothing(admit: float) -> None:
-    with pytest.raises(ModelError, match="above 0, at most 1"):
-        TrainSettings(admit=admit)
+    with pytest.raises(
+        SettingError, match=r"^admit(: .* probability above 0: give one of at most 1| is nan)"
+    ):
+        TrainJob(inputs=["log"], model="model", admit=admit)

@@ -280,7 +280,7 @@ def test_passes_have_an_end_and_later_losses_are_marked(workers: int) -> None:
         TrainSettings(workers=workers, chunk=300, epochs=3),  # two workers: a round in two passes
         on_progress=seen.append,
         progress_every_s=0,
-        on_pass=lambda number, state: ends.update({number: state[1][:, 1].sum()}),
+        on_pass=lambda after: ends.update({after.number: after.state[1][:, 1].sum()}),
     ).train()
     assert list(ends) == [1, 2]
     assert 0 < ends[1] < ends[2] < read_out(store)[1][:, 1].sum()

@@ -30,6 +30,10 @@ def chunks(count: int, bits: int = BITS, **settings: Any) -> list[Chunk]:
     return [localize(random_batch(200, seed=seed, bits=bits, **settings)) for seed in range(count)]
 
 
+def learners(count: int) -> list[Learner]:
+    return [Learner(0.75) for _ in range(count)]
+
+
 def tasks(examples: list[Chunk]) -> list[Task]:
     return [Task(each, Ftrl(), number=1, chunk=chunk, rows=len(each)) for chunk, each in enumerate(examples)]
 
@@ -43,13 +47,13 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
     for store in stores:
         delta = np.full((start.slots.size, 2), 0.3, np.float32)
         store.push(start.slots, delta, Token("start", 0, 0))
-    with Team(stores[0], "job", workers, 0.75) as team:
+    with Team(stores[0], "job", learners(workers)) as team:
         team.learn(team.begin(tasks(examples)), CLOCK)
 
-    learners = [Learner(0.75) for _ in examples]
+    alone = learners(count)
     updates = [
         learner.learn(chunk, stores[1].pull(chunk.slots), Ftrl(), number=number, first_pass=True, peers=count)
-        for number, (learner, chunk) in enumerate(zip(learners, examples, strict=True))
+        for number, (learner, chunk) in enumerate(zip(alone, examples, strict=True))
     ]
     for worker, (chunk, update) in enumerate(zip(examples, updates, strict=True)):
         stores[1].push(chunk.slots, update, Token("job", worker, CLOCK))
@@ -57,7 +61,7 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
     assert np.array_equal(slots, expected_slots)
     assert np.array_equal(found, expected)
     assert [each.progressive.logloss for each in team.learners[:count]] == [
-        each.progressive.logloss for each in learners
+        each.progressive.logloss for each in alone
     ]
     for worker in range(count):
         assert np.array_equal(*(store.applied("job", worker) for store in stores))
@@ -66,7 +70,7 @@ def test_a_round_adds_what_each_worker_learns_alone(workers: int, count: int, bi
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_a_round_that_is_pushed_again_is_not_added_again(workers: int) -> None:
     examples, store = chunks(workers), MemoryStore(BITS, 2)
-    with Team(store, "job", workers, 0.75) as team:
+    with Team(store, "job", learners(workers)) as team:
         team.learn(team.begin(tasks(examples)), CLOCK)
         once = read_out(store)[1]
         team.learn(team.begin(tasks(examples)), CLOCK)
@@ -101,7 +105,7 @@ def test_every_worker_pushes_partitions_of_its_own(spread: int) -> None:
         indices = np.arange(slots.size, dtype=np.uint32)
         labels = np.ones(slots.size, np.float32)
         examples.append(Chunk(np.arange(slots.size + 1), slots, indices, labels=labels))
-    with Team(Noting(16, 2), "job", 3, 0.75) as team:
+    with Team(Noting(16, 2), "job", learners(3)) as team:
         team.learn(team.begin(tasks(examples)), CLOCK)
     for worker, chunk in enumerate(examples):
         shares = pushed[worker]
@@ -130,7 +134,7 @@ def test_a_worker_starts_when_its_chunk_is_there() -> None:
             yield task
             assert pulled.wait(60)
 
-    with Team(Noting(BITS, 2), "job", 2, 0.75) as team:
+    with Team(Noting(BITS, 2), "job", learners(2)) as team:
         assert len(team.begin(one_after_the_other())) == 2
 
 
@@ -141,7 +145,7 @@ def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
         yield from tasks(chunks(2))
         raise DataError("clicks.tsv:17: torn")
 
-    with Team(store, "job", 3, 0.75) as team:
+    with Team(store, "job", learners(3)) as team:
         with pytest.raises(DataError, match="torn"):
             team.begin(torn())
         with pytest.raises(DataError, match="torn"):
@@ -154,7 +158,7 @@ def test_an_error_of_the_reader_leaves_the_store_as_it_was() -> None:
 def test_the_next_round_begins_with_all_that_this_one_adds(workers: int, count: int, bits: int) -> None:
     """The one that has been begun ahead is as the one that is begun when all is over."""
     store, examples = MemoryStore(bits, 2), tasks(chunks(2 * count, bits))
-    with Team(store, "job", workers, 0.75) as team:
+    with Team(store, "job", learners(workers)) as team:
         begun = team.begin(examples[:count])
         coming = team.learn(begun, CLOCK, following=examples[count:])
         assert [each.task for each in coming] == examples[count:]
@@ -166,7 +170,7 @@ def test_the_next_round_begins_with_all_that_this_one_adds(workers: int, count: 
 def test_examples_are_localized_ahead_for_several_workers() -> None:
     batch = random_batch(200, bits=BITS)
     for workers in (1, 2):
-        with Team(MemoryStore(BITS, 2), "job", workers, 0.75) as team:
+        with Team(MemoryStore(BITS, 2), "job", learners(workers)) as team:
             prepared = Task(team.prepare(batch), Ftrl(), number=1, chunk=0, rows=200)
             [begun] = team.begin([prepared])
             assert isinstance(prepared.examples, Future) == (workers == 2)
@@ -178,7 +182,7 @@ def test_examples_are_localized_ahead_for_several_workers() -> None:
 def test_a_round_begins_though_nothing_is_localized_yet() -> None:
     """Workers do not wait for their chunks in the threads that make them."""
     batch, busy = random_batch(200, bits=BITS), Event()
-    with Threads(1) as threads, Team(MemoryStore(BITS, 2), "job", 2, 0.75, threads=threads) as team:
+    with Threads(1) as threads, Team(MemoryStore(BITS, 2), "job", learners(2), threads=threads) as team:
         threads.submit(busy.wait, 60)
         coming = [Task(team.prepare(batch), Ftrl(), number=1, chunk=chunk, rows=200) for chunk in range(2)]
         Timer(0.2, busy.set).start()
@@ -189,7 +193,7 @@ def test_a_worker_that_fails_fails_the_round_and_nothing_is_pushed() -> None:
     examples, store = chunks(4, values=True), MemoryStore(BITS, 2)
     assert examples[3].values is not None
     examples[3].values[:] = 1e30
-    with Team(store, "job", 4, 0.75) as team, pytest.raises(ModelError, match="diverged"):
+    with Team(store, "job", learners(4)) as team, pytest.raises(ModelError, match="diverged"):
         team.learn(team.begin(tasks(examples)), CLOCK)
     assert read_out(store)[0].size == 0
 
