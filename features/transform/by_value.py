@@ -94,10 +94,12 @@ class ByValue:
 
     def _table(self, field: int, texts: Texts) -> _Table:
         status = np.zeros(texts.starts.size, np.uint8)
-        features = self._fields[field].of(Column(read_only(texts.buffer), texts.starts, texts.ends, status))
+        column = Column(read_only(texts.buffer), texts.starts, texts.ends, status)
+        features = self._fields[field].make(column)
         assert not isinstance(features, Bag)
-        hashes, present, problem = features
+        hashes, present = np.empty(status.size, np.uint64), np.empty(status.size, np.bool_)
+        self._fields[field].write(features, hashes, present)
         slots = hashes & self._mask
         slots[slots == 0] = 1
         slots[~present] = 0
-        return _Table(texts, slots.astype(self._slot_dtype), hashes, present, not problem.any())
+        return _Table(texts, slots.astype(self._slot_dtype), hashes, present, not features.problem.any())

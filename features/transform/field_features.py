@@ -24,30 +24,27 @@ class FieldFeatures:
         self.missing, self._missing_values = self._of_missing()
         """uint64[k], and float32[k]: the features of a missing value, at most one unless it has `several`."""
 
-    def of(self, column: Column) -> Hashes | Bag:
-        """The features of the rows of its column."""
-        return self.completed(self._make(column), column.status)
+    def make(self, column: Column) -> Words | Hashes | Bag:
+        """What the field's step makes of its column; missing values are as the step leaves them."""
+        return STEPS[self.field.step].make(self.field, column, self.seed, self._learnt)
 
-    def completed(self, found: Words | Hashes | Bag, status: NDArray[np.uint8]) -> Hashes | Bag:
-        """The same of what the field's step has made; `status` as in `Column`."""
-        if isinstance(found, Bag):
-            return fill(found, status, self.missing, self._missing_values)
-        hashes = np.empty(found.words.size, np.uint64)
+    def write(self, features: Words | Hashes, hashes: NDArray[np.uint64], present: NDArray[np.bool_]) -> None:
+        """Writes their hashes, and what stands for missing values; `present`: which rows have a feature."""
         keeps = self.missing.size > 0
         missing = self.missing[0] if keeps else np.uint64(0)
-        is_hashed, seed = isinstance(found, Hashes), np.uint64(self.seed)
-        complete(found.words, found.present, is_hashed, seed, keeps, missing, hashes)
-        return Hashes(hashes, np.ones_like(found.present) if keeps else found.present, found.problem)
+        is_hashed, seed = isinstance(features, Hashes), np.uint64(self.seed)
+        complete(features.words, features.present, is_hashed, seed, keeps, missing, hashes, present)
 
-    def _make(self, column: Column) -> Words | Hashes | Bag:
-        return STEPS[self.field.step].make(self.field, column, self.seed, self._learnt)
+    def filled(self, bag: Bag, status: NDArray[np.uint8]) -> Bag:
+        """`bag` with what stands for missing values, in the rows that lack one; `status` as in `Column`."""
+        return fill(bag, status, self.missing, self._missing_values)
 
     def _of_missing(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         field = self.field
         if field.constant is None:
             hashes = [hash_bytes(b"", self.seed)] if field.missing == "feature" else []
             return np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
-        found = self._make(Column.repeated(field.constant, 1))
+        found = self.make(Column.repeated(field.constant, 1))
         if isinstance(found, Bag):
             is_there = bool(found.bounds[1] > 0 if found.missing is None else not found.missing[0])
             features = found.hashes[: found.bounds[1]], found.values[: found.bounds[1]]

@@ -218,16 +218,20 @@ def find_slots(
 @njit(nogil=True, cache=True)
 def complete(
     words: NDArray[np.uint64],
-    present: NDArray[np.bool_],
+    are_there: NDArray[np.bool_],
     is_hashed: bool,
     seed: np.uint64,
     keeps_missing: bool,
     missing: np.uint64,
     hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
 ) -> None:
-    """Writes the hashes of a whole column: of its words, unless these are hashes, and for missing values."""
+    """Writes the hashes of a whole column: of its words, unless these are hashes, and for missing values.
+
+    `are_there`: which words are there; `present`: which rows have a feature.
+    """
     for i in range(words.size):
-        hashes[i] = words[i] if is_hashed else xxh64_u64(words[i], seed)
-    if keeps_missing:
-        for i in range(words.size):
-            hashes[i] = hashes[i] if present[i] else missing
+        hashed = words[i] if is_hashed else xxh64_u64(words[i], seed)
+        hashes[i] = hashed if are_there[i] | (not keeps_missing) else missing
+    for i in range(words.size):
+        present[i] = are_there[i] | keeps_missing

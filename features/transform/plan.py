@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import field_id_dtype, slot_dtype
-from ctr.features.columns import Bag, Hashes
+from ctr.features.columns import Bag, Hashes, Words
 from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
 from ctr.features.text import LOG_CELLS, log_cells
 from ctr.features.text.hashing import hash_bytes
@@ -79,29 +79,32 @@ def plan_of(
     )
 
 
-Step = tuple[int, Hashes | Bag]
-"""What a field makes of some rows, and the column that it read."""
+class Step(NamedTuple):
+    """What a field makes of some rows."""
+
+    field: FieldFeatures
+    column: int
+    """The one that it read."""
+    features: Words | Hashes | Bag
+    """Of lists, also what stands for missing ones."""
 
 
 def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatures:
     """What fields make of the rows from `first` on, in their order."""
-    single = [found for _, found in steps if isinstance(found, Hashes)]
+    single = [(field, features) for field, _, features in steps if not isinstance(features, Bag)]
+    hashes, present = np.empty((len(single), rows), np.uint64), np.empty((len(single), rows), np.bool_)
+    for (field, features), *row in zip(single, hashes, present, strict=True):
+        field.write(features, *row)
     problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-    for column, found in reversed(steps):  # of several bad columns, that of the first field is reported
-        bad = np.flatnonzero(found.problem)
-        problem[bad], bad_column[bad] = found.problem[bad], column
-    return ColumnFeatures(
-        first=first,
-        hashes=np.array([found.words for found in single], np.uint64).reshape(len(single), rows),
-        present=np.array([found.present for found in single], np.bool_).reshape(len(single), rows),
-        problem=problem,
-        bad_column=bad_column,
-    )
+    for _, column, made in reversed(steps):  # of several bad columns, that of the first field is reported
+        bad = np.flatnonzero(made.problem)
+        problem[bad], bad_column[bad] = made.problem[bad], column
+    return ColumnFeatures(first, hashes, present, problem, bad_column)
 
 
 def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
     """And of the fields with any number of features; None without such fields."""
-    bags = [found for _, found in steps if isinstance(found, Bag)]
+    bags = [features for _, _, features in steps if isinstance(features, Bag)]
     if not bags:
         return None
     sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
-from ctr.features.columns import Arrays, Columns, Words, read_only
+from ctr.features.columns import Arrays, Bag, Columns, Hashes, Words, read_only
 from ctr.features.spec import (
     FORMATS,
     FeatureSpec,
@@ -234,10 +234,12 @@ class Transform:
         for each in route.by_column:
             column = columns[column_of(each.field)]
             if self.history is not None and isinstance(each.field, WindowField):
-                features = each.completed(next(windows), column.status)
+                features: Words | Hashes | Bag = next(windows)
             else:
-                features = each.of(column)
-            steps.append((self.columns.index(column_of(each.field)), features))
+                features = each.make(column)
+            if isinstance(features, Bag):
+                features = each.filled(features, column.status)
+            steps.append(Step(each, self.columns.index(column_of(each.field)), features))
         by_column, lists = column_features(first, last - first, steps), feature_lists(first, steps)
         if lists is not None:
             builder.reserve(self._require_capacity(route.plan, by_column, lists))
