@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, StoreError
 from ctr.features import FeatureSpec
-from ctr.features.columns import Words
+from ctr.features.columns import Buckets
 from ctr.features.text import Cells
 from ctr.features.windows import WindowRecords, Windows, difference, identity_of
 from ctr.ps import Change, Record, RecordStore, RedisUrl
@@ -49,14 +49,14 @@ class SharedWindows:
         """Whether they were created just now."""
         return self._store.created
 
-    def words(
+    def buckets(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
-    ) -> list[Words]:
-        """The features of these rows; see `Windows.words`. Rows are never added here."""
+    ) -> list[Buckets]:
+        """The features of these rows; see `Windows.buckets`. Rows are never added here."""
         assert not take_in
         names = self._records.names_in(cells, status, columns, rows)
         windows, _ = self._windows(names, *self._store.read(names))
-        return windows.words(cells, status, columns, rows, take_in=False)
+        return windows.buckets(cells, status, columns, rows, take_in=False)
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
         """See `Windows.take_in`."""

@@ -26,10 +26,10 @@ class Numbers(NamedTuple):
     """uint8[rows]: `RowStatus.NUMBER` where the text is neither a number nor missing, else 0."""
 
 
-class Words(NamedTuple):
+class Buckets(NamedTuple):
     """At most one feature of each row, still to be hashed: what a step makes of most fields."""
 
-    words: NDArray[np.uint64]
+    buckets: NDArray[np.uint64]
     """uint64[rows]: the bucket, whose 8 bytes are hashed; anything where `present` is not set."""
     present: NDArray[np.bool_]
     """bool[rows]: whether the value is there; if not, the field's `missing` says what becomes of it."""
@@ -37,16 +37,16 @@ class Words(NamedTuple):
     """uint8[rows]: the RowStatus of rows that are bad for this column, else 0."""
 
 
-class Hashes(NamedTuple):
+class HashedTokens(NamedTuple):
     """At most one feature of each row, hashed: what a step makes of a field whose values are not numbers."""
 
-    words: NDArray[np.uint64]
-    """uint64[rows]: the hash, seeded with the field's seed; otherwise as in `Words`."""
+    hashes: NDArray[np.uint64]
+    """uint64[rows]: the hash, seeded with the field's seed; otherwise as in `Buckets`."""
     present: NDArray[np.bool_]
     problem: NDArray[np.uint8]
 
 
-class Bag(NamedTuple):
+class TokenCounts(NamedTuple):
     """Any number of features of each row: what a step makes of a field with `several`."""
 
     bounds: NDArray[np.int64]
@@ -56,7 +56,7 @@ class Bag(NamedTuple):
     values: NDArray[np.float32]
     """float32, as long as `hashes`."""
     problem: NDArray[np.uint8]
-    """uint8[rows], as in `Words`; such a row has no features."""
+    """uint8[rows], as in `Buckets`; such a row has no features."""
     missing: NDArray[np.bool_] | None = None
     """bool[rows]: whose value is missing; None: those without features. A step leaves what the field's
     `missing` says of them to others."""
@@ -126,12 +126,12 @@ class Column:
         """The values as numbers."""
         return _numbers(self._cells, self.status, [0])[0]
 
-    def hashes(self, seed: int) -> Hashes:
+    def hashes(self, seed: int) -> HashedTokens:
         """The values as `category` hashes them."""
         return self.plain if seed == 0 else _hashes(self._cells, self.status, [0], seed)[0]
 
     @cached_property
-    def plain(self) -> Hashes:
+    def plain(self) -> HashedTokens:
         """Their hashes with seed 0."""
         return _hashes(self._cells, self.status, [0], 0)[0]
 
@@ -187,14 +187,14 @@ def _numbers(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int]) ->
     return [Numbers(*of_one) for of_one in zip(values, present, problem, strict=True)]
 
 
-def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], seed: int) -> list[Hashes]:
+def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], seed: int) -> list[HashedTokens]:
     """Some columns of `cells` as hashes of categories."""
     shape = len(columns), len(cells)
     hashes, present = np.empty(shape, np.uint64), np.empty(shape, np.bool_)
     places = read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
     hash_columns(*places, np.uint64(seed), hashes, present)
     sound = np.zeros(len(cells), np.uint8)
-    return [Hashes(*of_one, sound) for of_one in zip(hashes, present, strict=True)]
+    return [HashedTokens(*of_one, sound) for of_one in zip(hashes, present, strict=True)]
 
 
 def read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:

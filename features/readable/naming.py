@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.features.batches import BatchBuilder
-from ctr.features.columns import Arrays, Column, Words
+from ctr.features.columns import Arrays, Buckets, Column
 from ctr.features.spec import Cross, FeatureSpec, InputField, Window, WindowField, columns_of, learnt_of
 from ctr.features.steps import STEPS, log_bounds
 from ctr.features.text import Cells, hash_bytes
@@ -128,7 +128,7 @@ class NamedRows:
         return cell.tobytes().decode("utf-8", "replace")
 
     def _combination(self, cross: Cross, row: int, nth: int) -> str:
-        """The values of the n-th combination in a row, in the order of `write_bag_crosses`."""
+        """The values of the n-th combination in a row, in the order of `write_list_crosses`."""
         choices = []
         for part, run in groupby(cross.of):
             number = self._naming.names.index(part)
@@ -172,7 +172,7 @@ class _FieldTexts:
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
     """The number of its bucket, or else the value itself."""
     value = STEPS[field.step].make(field, Column.repeated(text, 1), 0, learnt)
-    return [str(value.words.view(np.int64)[0])] if isinstance(value, Words) else [text]
+    return [str(value.buckets.view(np.int64)[0])] if isinstance(value, Buckets) else [text]
 
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:

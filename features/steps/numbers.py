@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.columns import Arrays, Bag, Column, Words
+from ctr.features.columns import Arrays, Buckets, Column, TokenCounts
 from ctr.features.spec import Clip, LinearField, NumberField, Scale
 from ctr.features.steps import number_kernels as kernels
 from ctr.features.text.hashing import hash_bytes
@@ -23,13 +23,13 @@ _BY = {
 _LARGEST_VALUE = float(np.finfo(np.float32).max)
 
 
-def words_of_numbers(field: NumberField, column: Column, seed: int, learnt: Arrays) -> Words:
+def buckets_of_numbers(field: NumberField, column: Column, seed: int, learnt: Arrays) -> Buckets:
     """The bucket of each number."""
     values, present, problem = column.numbers
-    return Words(buckets_of(field, values, present, learnt).view(np.uint64), present, problem)
+    return Buckets(buckets_of(field, values, present, learnt).view(np.uint64), present, problem)
 
 
-def bag_of_values(field: LinearField, column: Column, seed: int, learnt: Arrays) -> Bag:
+def values_of_numbers(field: LinearField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
     """One feature for each number, with the number as its value; a value of 0 is left out.
 
     Its hash is that of bucket 0, so it is one for all numbers.
@@ -40,7 +40,7 @@ def bag_of_values(field: LinearField, column: Column, seed: int, learnt: Arrays)
     kept = present & (single != 0)
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
     hashes = np.full(bounds[-1], hash_bytes(bytes(8), seed), np.uint64)
-    return Bag(bounds, hashes, single[kept], problem, ~present)
+    return TokenCounts(bounds, hashes, single[kept], problem, ~present)
 
 
 def buckets_of(

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctr.features.columns import Arrays, Bag, Column, Hashes, Words
+from ctr.features.columns import Arrays, Buckets, Column, HashedTokens, TokenCounts
 from ctr.features.spec import (
     CategoryField,
     IndexField,
@@ -26,7 +26,7 @@ from ctr.features.spec import (
 from ctr.features.steps.index_kernels import hash_indices
 from ctr.features.steps.named_kernels import hash_named
 from ctr.features.steps.number_fit import fit_of_numbers
-from ctr.features.steps.numbers import bag_of_values, words_of_numbers
+from ctr.features.steps.numbers import buckets_of_numbers, values_of_numbers
 from ctr.features.steps.texts import (
     texts_of_indices,
     texts_of_linear,
@@ -34,7 +34,7 @@ from ctr.features.steps.texts import (
     texts_of_number,
     texts_of_times,
 )
-from ctr.features.steps.times import words_of_times
+from ctr.features.steps.times import buckets_of_times
 from ctr.features.words import (
     elements,
     known_values,
@@ -67,7 +67,7 @@ class Step:
 
     field: type[InputField]
     """What a spec says of a field that goes through it."""
-    make: Callable[[Any, Column, int, Arrays], Words | Hashes | Bag]
+    make: Callable[[Any, Column, int, Arrays], Buckets | HashedTokens | TokenCounts]
     """(field, values, seed of its hashes, what it learnt) -> its features. Kernels do the same tile by
     tile for some steps: see `ctr.features.transform.plan.TILED`."""
     fit: Callable[[Any], Fit | Arrays] | None = None
@@ -88,39 +88,39 @@ def register_step(name: str, step: Step, transform: str | None = None) -> None:
     register_field(step.field, transform)
 
 
-def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, _: Arrays) -> Bag:
+def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, _: Arrays) -> TokenCounts:
     """The features that rows carry themselves; those with a value of 0 are left out."""
     rows = len(column)
     most = int(column.lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
-    bag = Bag(
+    tokens = TokenCounts(
         np.empty(rows + 1, np.int64),
         np.empty(most, np.uint64),
         np.empty(most, np.float32),
         np.zeros(rows, np.uint8),
     )
-    hash_features(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *bag[:4])
-    return bag
+    hash_features(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *tokens[:4])
+    return tokens
 
 
-def _no_history(_field: WindowField, column: Column, _seed: int, _learnt: Arrays) -> Words:
+def _no_history(_field: WindowField, column: Column, _seed: int, _learnt: Arrays) -> Buckets:
     """None: `Transform` asks its history for these features, if it has one."""
     rows = len(column)
-    return Words(np.zeros(rows, np.uint64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
+    return Buckets(np.zeros(rows, np.uint64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
 
 
-_BUCKETS = Step(NumberField, words_of_numbers, fit_of_numbers, texts_of_number)
+_BUCKETS = Step(NumberField, buckets_of_numbers, fit_of_numbers, texts_of_number)
 
-register_step("log", Step(NumberField, words_of_numbers, texts=texts_of_number), "log")
-register_step("edges", Step(NumberField, words_of_numbers, texts=texts_of_number), "edges")
+register_step("log", Step(NumberField, buckets_of_numbers, texts=texts_of_number), "log")
+register_step("edges", Step(NumberField, buckets_of_numbers, texts=texts_of_number), "edges")
 register_step("width", _BUCKETS, "width")
 register_step("quantiles", _BUCKETS, "quantiles")
-register_step("linear", Step(LinearField, bag_of_values, fit_of_numbers, texts_of_linear), "linear")
+register_step("linear", Step(LinearField, values_of_numbers, fit_of_numbers, texts_of_linear), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
 register_step("category", Step(CategoryField, shaped))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))
-register_step("time", Step(TimeField, words_of_times, texts=texts_of_times))
+register_step("time", Step(TimeField, buckets_of_times, texts=texts_of_times))
 STEPS["named"] = Step(NamedField, partial(_carried, hash_named), texts=texts_of_named)
 STEPS["indices"] = Step(IndexField, partial(_carried, hash_indices), texts=texts_of_indices)
 STEPS["window"] = Step(WindowField, _no_history)

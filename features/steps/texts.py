@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ctr.features.columns import Arrays, Column
 from ctr.features.spec import IndexField, LinearField, NamedField, NumberField, TimeField
 from ctr.features.steps.numbers import buckets_of
-from ctr.features.steps.times import words_of_times
+from ctr.features.steps.times import buckets_of_times
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -45,7 +45,7 @@ def texts_of_times(field: TimeField, text: str, learnt: Arrays, since: str = "")
     column = Column.repeated(text, 1)
     if field.since_column is not None:
         column.beside = {field.since_column: Column.repeated(since, 1)}
-    words, present, _ = words_of_times(field, column, 0, learnt)
+    words, present, _ = buckets_of_times(field, column, 0, learnt)
     if not present[0]:
         return []
     bucket = int(words[0].astype("int64"))

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.columns import Arrays, Column, Words
+from ctr.features.columns import Arrays, Buckets, Column
 from ctr.features.spec import TimeField
 from ctr.features.steps.time_step_kernels import BAD_SINCE, DAY, HOUR, HOUR_OF_WEEK, WEEKDAY, bucket_times
 from ctr.features.text import Times
@@ -21,17 +21,17 @@ _DAY_S = 86_400
 _END = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
 
 
-def words_of_times(field: TimeField, column: Column, seed: int, learnt: Arrays) -> Words:
+def buckets_of_times(field: TimeField, column: Column, seed: int, learnt: Arrays) -> Buckets:
     """The bucket of each time."""
     times = column.times(field.format)
     if field.transform == "age_days":
         return _ages(field, column, times)
     buckets = np.zeros(len(column), np.int64)
     bucket_times(times.values, times.present, _BY[field.transform], *zone_of(field.zone), buckets)
-    return Words(buckets.view(np.uint64), times.present, times.problem)
+    return Buckets(buckets.view(np.uint64), times.present, times.problem)
 
 
-def _ages(field: TimeField, column: Column, times: Times) -> Words:
+def _ages(field: TimeField, column: Column, times: Times) -> Buckets:
     """The whole days, rounded down, from one time to the other; missing where one of them is."""
     values, present, problem = times
     if field.since_column is None:
@@ -44,7 +44,7 @@ def _ages(field: TimeField, column: Column, times: Times) -> Words:
     days = (values - since) // _DAY_US
     if field.edges:
         days = np.searchsorted(np.array(field.edges), days, side="right")
-    return Words(days.astype(np.int64).view(np.uint64), present, problem)
+    return Buckets(days.astype(np.int64).view(np.uint64), present, problem)
 
 
 class Zone(NamedTuple):

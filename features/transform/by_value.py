@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import Slots, slot_dtype
-from ctr.features.columns import Bag, Column, read_only
+from ctr.features.columns import Column, TokenCounts, read_only
 from ctr.features.text import CodedCells, Texts
 from ctr.features.transform.field_features import FieldFeatures
 from ctr.features.transform.plan_kernels import ValueTables
@@ -96,7 +96,7 @@ class ByValue:
         status = np.zeros(texts.starts.size, np.uint8)
         column = Column(read_only(texts.buffer), texts.starts, texts.ends, status)
         features = self._fields[field].make(column)
-        assert not isinstance(features, Bag)
+        assert not isinstance(features, TokenCounts)
         hashes, present = np.empty(status.size, np.uint64), np.empty(status.size, np.bool_)
         self._fields[field].write(features, hashes, present)
         slots = hashes & self._mask

@@ -7,23 +7,23 @@ from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64_words
 from ctr.features.transform.plan_kernels import Combination, Examples, FeatureLists, Plan, Scratch
-from ctr.features.words.bag_kernels import bounded
+from ctr.features.words.token_kernels import bounded
 from ctr.numba_cache import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 
 
 @njit(nogil=True, cache=True)
-def write_bag_crosses(
+def write_list_crosses(
     t: int, row: int, plan: Plan, lists: FeatureLists, scratch: Scratch, examples: Examples, end: np.uint64
 ) -> np.uint64:
-    """Writes the features of row `row` of the bags, row `t` of the tile, from `end` on; where they end.
+    """Writes the features of row `row` of the lists, row `t` of the tile, from `end` on; where they end.
 
-    The values of one bag that is there several times in a row are taken in the order of their hashes, so
+    The values of one list that is there several times in a row are taken in the order of their hashes, so
     that their order in the data does not matter, and a value is never crossed with an equal one. A feature
     has the product of the values of its parts, times the scale of its cross.
     """
-    crosses, room = plan.bag_crosses, scratch.combination
+    crosses, room = plan.list_crosses, scratch.combination
     before = plan.scales.size - crosses.seeds.size
     for x in range(crosses.seeds.size):
         parts = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
@@ -90,11 +90,11 @@ def _next(row: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], room: C
 @njit(nogil=True, cache=True)
 def _load(
     parts: NDArray[np.int64],
-    bag_hashes: NDArray[np.uint64],
-    bag_values: NDArray[np.float32],
+    list_hashes: NDArray[np.uint64],
+    list_values: NDArray[np.float32],
     room: Combination,
 ) -> tuple[bool, np.float32]:
-    """Loads the hashes of a combination; whether those of one bag are distinct, and the product of values."""
+    """Loads the hashes of a combination; whether one list gives distinct ones; the product of values."""
     words, value, distinct = room.words, np.float32(1), True
     begin = 0
     for i in range(parts.size):
@@ -102,8 +102,8 @@ def _load(
             begin = i
         if parts[i] >= 0:
             continue
-        word = bag_hashes[room.at[i]]
-        value = bounded(value * bag_values[room.at[i]])
+        word = list_hashes[room.at[i]]
+        value = bounded(value * list_values[room.at[i]])
         j = i
         while j > begin and words[j - 1] > word:
             words[j] = words[j - 1]

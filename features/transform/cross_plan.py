@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import FeatureSpec
 from ctr.features.text.hashing import hash_bytes
-from ctr.features.transform.plan_kernels import BagCrossPlan, CrossPlan
+from ctr.features.transform.plan_kernels import CrossPlan, ListCrossPlan
 
 
-def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, BagCrossPlan]:
+def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, ListCrossPlan]:
     """Crosses of single values, and those with a field of several; `names`: the fields with single ones."""
-    bags = [field.name for field in spec.all_fields if field.several]
-    places = {name: f for f, name in enumerate(names)} | {name: -1 - b for b, name in enumerate(bags)}
-    single = [cross for cross in spec.crosses if not set(bags) & set(cross.of)]
-    several = [cross for cross in spec.crosses if set(bags) & set(cross.of)]
+    lists = [field.name for field in spec.all_fields if field.several]
+    places = {name: f for f, name in enumerate(names)} | {name: -1 - b for b, name in enumerate(lists)}
+    single = [cross for cross in spec.crosses if not set(lists) & set(cross.of)]
+    several = [cross for cross in spec.crosses if set(lists) & set(cross.of)]
     arrays = []
     for crosses in (single, several):
         seeds = np.array([hash_bytes(cross.name.encode(), spec.seed) for cross in crosses], np.uint64)
@@ -28,19 +28,19 @@ def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, Bag
         [cross.of[i + 1 :].count(p) for cross in several for i, p in enumerate(cross.of)], np.int64
     )
     seeds, parts, starts = arrays[1]
-    return CrossPlan(*arrays[0]), BagCrossPlan(seeds, parts, behind, starts)
+    return CrossPlan(*arrays[0]), ListCrossPlan(seeds, parts, behind, starts)
 
 
 def names_as_written(spec: FeatureSpec) -> list[str]:
     """The names of fields and crosses in the order in which the kernels write their features."""
-    bags = {field.name for field in spec.all_fields if field.several}
+    lists = {field.name for field in spec.all_fields if field.several}
     parts = [(field.name, field.several) for field in spec.all_fields]
-    parts += [(cross.name, not bags.isdisjoint(cross.of)) for cross in spec.crosses]
+    parts += [(cross.name, not lists.isdisjoint(cross.of)) for cross in spec.crosses]
     return [name for name, several in parts if not several] + [name for name, several in parts if several]
 
 
-def most_of_bags(plan: BagCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many features each row can have of the bags with these `bounds`, and of their crosses.
+def most_of_lists(plan: ListCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many features each row can have of the lists with these `bounds`, and of their crosses.
 
     float64[rows]: it may be more than an int64 can hold.
     """

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
-from ctr.features.columns import Arrays, Bag, Column, Hashes, Words
+from ctr.features.columns import Arrays, Buckets, Column, HashedTokens, TokenCounts
 from ctr.features.spec import InputField, NumberField
 from ctr.features.steps import STEPS
 from ctr.features.text.hashing import hash_bytes
@@ -24,20 +24,38 @@ class FieldFeatures:
         self.missing, self._missing_values = self._of_missing()
         """uint64[k], and float32[k]: the features of a missing value, at most one unless it has `several`."""
 
-    def make(self, column: Column) -> Words | Hashes | Bag:
+    def make(self, column: Column) -> Buckets | HashedTokens | TokenCounts:
         """What the field's step makes of its column; missing values are as the step leaves them."""
         return STEPS[self.field.step].make(self.field, column, self.seed, self._learnt)
 
-    def write(self, features: Words | Hashes, hashes: NDArray[np.uint64], present: NDArray[np.bool_]) -> None:
+    def write(
+        self, features: Buckets | HashedTokens, hashes: NDArray[np.uint64], present: NDArray[np.bool_]
+    ) -> None:
         """Writes their hashes, and what stands for missing values; `present`: which rows have a feature."""
         keeps = self.missing.size > 0
         missing = self.missing[0] if keeps else np.uint64(0)
-        is_hashed, seed = isinstance(features, Hashes), np.uint64(self.seed)
-        complete(features.words, features.present, is_hashed, seed, keeps, missing, hashes, present)
+        words, are_there, _ = features
+        is_hashed, seed = isinstance(features, HashedTokens), np.uint64(self.seed)
+        complete(words, are_there, is_hashed, seed, keeps, missing, hashes, present)
 
-    def filled(self, bag: Bag, status: NDArray[np.uint8]) -> Bag:
-        """`bag` with what stands for missing values, in the rows that lack one; `status` as in `Column`."""
-        return fill(bag, status, self.missing, self._missing_values)
+    def filled(self, tokens: TokenCounts, status: NDArray[np.uint8]) -> TokenCounts:
+        """`tokens` with what stands for missing values in the rows that lack one; `status` as in `Column`."""
+        if not self.missing.size:
+            return tokens
+        empty = np.diff(tokens.bounds) == 0 if tokens.missing is None else tokens.missing
+        rows = np.flatnonzero(empty & (status == 0) & (tokens.problem == 0))
+        if not rows.size:
+            return tokens
+        more = np.zeros(tokens.bounds.size, np.int64)
+        more[rows + 1] = self.missing.size
+        places = np.repeat(tokens.bounds[rows], self.missing.size)
+        size = tokens.bounds[-1]
+        return TokenCounts(
+            tokens.bounds + np.cumsum(more),
+            np.insert(tokens.hashes[:size], places, np.tile(self.missing, rows.size)),
+            np.insert(tokens.values[:size], places, np.tile(self._missing_values, rows.size)),
+            tokens.problem,
+        )
 
     def _of_missing(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
         field = self.field
@@ -45,14 +63,15 @@ class FieldFeatures:
             hashes = [hash_bytes(b"", self.seed)] if field.missing == "feature" else []
             return np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
         found = self.make(Column.repeated(field.constant, 1))
-        if isinstance(found, Bag):
+        if isinstance(found, TokenCounts):
             is_there = bool(found.bounds[1] > 0 if found.missing is None else not found.missing[0])
             features = found.hashes[: found.bounds[1]], found.values[: found.bounds[1]]
         else:
             is_there = bool(found.present[0])
-            word = int(found.words[0])
-            hashed = word if isinstance(found, Hashes) else hash_bytes(word.to_bytes(8, "little"), self.seed)
-            hashes = [hashed] if is_there else []
+            word = int(found[0][0])
+            if isinstance(found, Buckets):
+                word = hash_bytes(word.to_bytes(8, "little"), self.seed)
+            hashes = [word] if is_there else []
             features = np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
         # One that is rare may be dropped as other rare values are.
         if found.problem[0] or not (is_there or field.learns):
@@ -62,23 +81,3 @@ class FieldFeatures:
                 f" write one that is."
             )
         return features
-
-
-def fill(bag: Bag, status: NDArray[np.uint8], hashes: NDArray[np.uint64], values: NDArray[np.float32]) -> Bag:
-    """`bag` with these features in the rows whose value is missing; `status` as in `Column`."""
-    if not hashes.size:
-        return bag
-    empty = np.diff(bag.bounds) == 0 if bag.missing is None else bag.missing
-    rows = np.flatnonzero(empty & (status == 0) & (bag.problem == 0))
-    if not rows.size:
-        return bag
-    more = np.zeros(bag.bounds.size, np.int64)
-    more[rows + 1] = hashes.size
-    places = np.repeat(bag.bounds[rows], hashes.size)
-    size = bag.bounds[-1]
-    return Bag(
-        bag.bounds + np.cumsum(more),
-        np.insert(bag.hashes[:size], places, np.tile(hashes, rows.size)),
-        np.insert(bag.values[:size], places, np.tile(values, rows.size)),
-        bag.problem,
-    )

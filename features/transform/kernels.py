@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.row_status import RowStatus
-from ctr.features.transform.cross_kernels import write_bag_crosses
+from ctr.features.transform.cross_kernels import write_list_crosses
 from ctr.features.transform.label_kernels import write_labels, write_weights
 from ctr.features.transform.plan_kernels import (
     TILE,
@@ -23,7 +23,7 @@ from ctr.features.transform.plan_kernels import (
     ValueTables,
 )
 from ctr.features.transform.step_kernels import find_fields
-from ctr.features.words.bag_kernels import bounded
+from ctr.features.words.token_kernels import bounded
 from ctr.numba_cache import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
@@ -125,7 +125,7 @@ def _write_rows(
         if lists is not None:
             row = tile.numbers[t] - lists.first
             end = _write_lists(row, plan, of_tile.shape[0], lists, examples, end)
-            end = write_bag_crosses(t, row, plan, lists, scratch, examples, end)
+            end = write_list_crosses(t, row, plan, lists, scratch, examples, end)
         rows += 1
         indptr[rows] = end
     return rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.batches import field_id_dtype, slot_dtype
-from ctr.features.columns import Bag, Hashes, Words
+from ctr.features.columns import Buckets, HashedTokens, TokenCounts
 from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
 from ctr.features.text import LOG_CELLS, log_cells
 from ctr.features.text.hashing import hash_bytes
@@ -55,7 +55,7 @@ def plan_of(
     index = {column: i for i, column in enumerate(cells)}
     uncoded = [f for f, field in enumerate(fields) if column_of(field) not in coded]
     tiled = [f for f in uncoded if fields[f].step in TILED]
-    crosses, bag_crosses = cross_plans(spec, [field.name for field in fields])
+    crosses, list_crosses = cross_plans(spec, [field.name for field in fields])
     written = names_as_written(spec)
     ids = {name: number for number, name in enumerate(spec.names, 1)}
     targets = index if with_label else {}
@@ -73,7 +73,7 @@ def plan_of(
         tiled=np.array(tiled, np.int64),
         by_column=np.array([f for f in uncoded if f not in tiled], np.int64),
         crosses=crosses,
-        bag_crosses=bag_crosses,
+        list_crosses=list_crosses,
         scales=np.array([spec.scales.get(name, 1) for name in written], np.float32),
         ids=np.array([ids[name] for name in written]).astype(field_id_dtype(len(written))),
     )
@@ -85,16 +85,16 @@ class Step(NamedTuple):
     field: FieldFeatures
     column: int
     """The one that it read."""
-    features: Words | Hashes | Bag
+    features: Buckets | HashedTokens | TokenCounts
     """Of lists, also what stands for missing ones."""
 
 
 def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatures:
     """What fields make of the rows from `first` on, in their order."""
-    single = [(field, features) for field, _, features in steps if not isinstance(features, Bag)]
+    single = [(field, features) for field, _, features in steps if not isinstance(features, TokenCounts)]
     hashes, present = np.empty((len(single), rows), np.uint64), np.empty((len(single), rows), np.bool_)
-    for (field, features), *row in zip(single, hashes, present, strict=True):
-        field.write(features, *row)
+    for k, (field, features) in enumerate(single):
+        field.write(features, hashes[k], present[k])
     problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
     for _, column, made in reversed(steps):  # of several bad columns, that of the first field is reported
         bad = np.flatnonzero(made.problem)
@@ -104,22 +104,22 @@ def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatu
 
 def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
     """And of the fields with any number of features; None without such fields."""
-    bags = [features for _, _, features in steps if isinstance(features, Bag)]
-    if not bags:
+    lists = [features for _, _, features in steps if isinstance(features, TokenCounts)]
+    if not lists:
         return None
-    sizes = [0, *accumulate(int(bag.bounds[-1]) for bag in bags)]
+    sizes = [0, *accumulate(int(each.bounds[-1]) for each in lists)]
     return FeatureLists(
         first=first,
-        bounds=np.array([bag.bounds + start for bag, start in zip(bags, sizes, strict=False)], np.int64),
-        hashes=_joined([bag.hashes[: bag.bounds[-1]] for bag in bags], np.uint64),
-        values=_joined([bag.values[: bag.bounds[-1]] for bag in bags], np.float32),
+        bounds=np.array([each.bounds + start for each, start in zip(lists, sizes, strict=False)], np.int64),
+        hashes=_joined([each.hashes[: each.bounds[-1]] for each in lists], np.uint64),
+        values=_joined([each.values[: each.bounds[-1]] for each in lists], np.float32),
     )
 
 
 def scratch_of(plan: Plan) -> Scratch:
     """Room for the tiles of `plan`."""
     fields, crosses = plan.seeds.size, plan.crosses.seeds.size
-    starts = (plan.crosses.starts, plan.bag_crosses.starts)
+    starts = (plan.crosses.starts, plan.list_crosses.starts)
     widest = max((int(size) for each in starts for size in np.diff(each)), default=0)
     return Scratch(
         numbers=np.empty(TILE, np.int64),

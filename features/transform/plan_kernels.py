@@ -48,15 +48,15 @@ class CrossPlan(NamedTuple):
     """int64[x + 1], into `parts`."""
 
 
-class BagCrossPlan(NamedTuple):
+class ListCrossPlan(NamedTuple):
     """The crosses with at least one field that has several values."""
 
     seeds: NDArray[np.uint64]
     """uint64[y]."""
     parts: NDArray[np.int64]
-    """The fields of all crosses one after the other: row `f` of a tile's hashes, or `-1 - b` for bag `b`."""
+    """The fields of all crosses one after the other: row `f` of a tile's hashes, or `-1 - b` for list `b`."""
     behind: NDArray[np.int64]
-    """int64, as long as `parts`: how often the same bag is there right behind this one."""
+    """int64, as long as `parts`: how often the same list is there right behind this one."""
     starts: NDArray[np.int64]
     """int64[y + 1], into `parts`."""
 
@@ -86,9 +86,9 @@ class Plan(NamedTuple):
     by_column: NDArray[np.int64]
     """int64[p]: the fields whose features were made column by column; they are in `ColumnFeatures`."""
     crosses: CrossPlan
-    bag_crosses: BagCrossPlan
+    list_crosses: ListCrossPlan
     scales: NDArray[np.float32]
-    """float32[f + x + b + y]: of fields and crosses of single values, then of bags and crosses with them."""
+    """float32[f + x + b + y]: of fields and crosses of single values, then of lists and crosses with them."""
     ids: NDArray[Any]
     """uint8|uint16[f + x + b + y]: their field ids (see `Batch.fields`), in the same order."""
 
@@ -120,7 +120,7 @@ class ColumnFeatures(NamedTuple):
     first: int
     """The row of the block that is row 0 here."""
     hashes: NDArray[np.uint64]
-    """uint64[p, n], and bool[p, n]: see `columns.Hashes`."""
+    """uint64[p, n], and bool[p, n]: see `columns.HashedTokens`."""
     present: NDArray[np.bool_]
     problem: NDArray[np.uint8]
     """uint8[n]: the RowStatus of rows that are bad, whatever the field, and the column."""
@@ -132,7 +132,7 @@ class FeatureLists(NamedTuple):
 
     first: int
     bounds: NDArray[np.int64]
-    """int64[b, n + 1], into the two below: see `columns.Bag`."""
+    """int64[b, n + 1], into the two below: see `columns.TokenCounts`."""
     hashes: NDArray[np.uint64]
     values: NDArray[np.float32]
 
@@ -162,7 +162,7 @@ class Combination(NamedTuple):
     words: NDArray[np.uint64]
     """Their hashes."""
     at: NDArray[np.int64]
-    """Where in the bags they are."""
+    """Where in the lists they are."""
     stop: NDArray[np.int64]
     """What `at` does not reach."""
 

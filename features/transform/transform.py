@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
-from ctr.features.columns import Arrays, Bag, Columns, Hashes, Words, read_only
+from ctr.features.columns import Arrays, Buckets, Columns, HashedTokens, TokenCounts, read_only
 from ctr.features.spec import (
     FORMATS,
     FeatureSpec,
@@ -24,7 +24,7 @@ from ctr.features.spec import (
 )
 from ctr.features.text import Cells, CodedCells, RowStatus, cells_of_rows
 from ctr.features.transform.by_value import ByValue
-from ctr.features.transform.cross_plan import most_of_bags
+from ctr.features.transform.cross_plan import most_of_lists
 from ctr.features.transform.field_features import FieldFeatures
 from ctr.features.transform.kernels import transform_rows
 from ctr.features.transform.plan import (
@@ -43,9 +43,9 @@ from ctr.features.transform.problems import explain
 class History(Protocol):
     """What windows know of earlier rows."""
 
-    def words(
+    def buckets(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
-    ) -> list[Words]:
+    ) -> list[Buckets]:
         """The features of rows, in the order of the spec's window fields (`ctr.features.windows.Windows`)."""
 
 
@@ -121,7 +121,7 @@ class Transform:
         )
         self._route = cache(self._route_without)
         self._thread = threading.local()
-        self._bag_columns = [
+        self._list_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
         ]
         categories = {c for field in spec.fields if not field.numeric for c in columns_of(field)}
@@ -225,19 +225,19 @@ class Transform:
         good = np.flatnonzero(status[first:] == 0)  # those that may take room
         last = len(cells) if good.size < builder.room else first + int(good[builder.room - 1]) + 1
         columns = Columns(cells, status, slice(first, last), route.columns)
-        windows: Iterator[Words] = iter(())
+        windows: Iterator[Buckets] = iter(())
         if self.history is not None:
             windows = iter(
-                self.history.words(cells, status, route.columns, slice(first, last), take_in=self._take_in)
+                self.history.buckets(cells, status, route.columns, slice(first, last), take_in=self._take_in)
             )
         steps: list[Step] = []
         for each in route.by_column:
             column = columns[column_of(each.field)]
             if self.history is not None and isinstance(each.field, WindowField):
-                features: Words | Hashes | Bag = next(windows)
+                features: Buckets | HashedTokens | TokenCounts = next(windows)
             else:
                 features = each.make(column)
-            if isinstance(features, Bag):
+            if isinstance(features, TokenCounts):
                 features = each.filled(features, column.status)
             steps.append(Step(each, self.columns.index(column_of(each.field)), features))
         by_column, lists = column_features(first, last - first, steps), feature_lists(first, steps)
@@ -248,12 +248,12 @@ class Transform:
     def _require_capacity(self, plan: Plan, by_column: ColumnFeatures, lists: FeatureLists) -> int:
         """How many features these rows can have; notes in `by_column` those of which one has too many."""
         others = self.spec.features_per_example
-        most = others + most_of_bags(plan.bag_crosses, lists.bounds)
+        most = others + most_of_lists(plan.list_crosses, lists.bounds)
         if self.spec.fields:  # what data that carries its own features has is what it is to have
             too_many = np.flatnonzero((most > self.spec.most_features) & (by_column.problem == 0))
             longest = np.diff(lists.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
             by_column.problem[too_many] = RowStatus.FEATURES
-            by_column.bad_column[too_many] = np.array(self._bag_columns, np.int32)[longest]
+            by_column.bad_column[too_many] = np.array(self._list_columns, np.int32)[longest]
         return int(most[by_column.problem == 0].sum())
 
     def apply(self, cells: Cells) -> Batch:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.columns import Column, Words
+from ctr.features.columns import Buckets, Column
 from ctr.features.spec import FeatureSpec, Window
 from ctr.features.text import Cells, RowStatus, Times
 from ctr.features.transform import History, seed_of
@@ -49,34 +49,34 @@ class Windows:
             other.restore(k, self.arrays(k))
         return other
 
-    def words(
+    def buckets(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
-    ) -> list[Words]:
+    ) -> list[Buckets]:
         """The features of these rows of `cells`, in the order of the spec's window fields.
 
         They depend on the rows added before. With `take_in`, each row is added once its features are known,
         with its label if `columns` has that, and so counts for the rows after it. Bad rows are left out; a
         row that is earlier than the slack allows has `RowStatus.LATE` as its problem.
         """
-        features: list[Words] = []
+        features: list[Buckets] = []
         # Windows see rows of a source, chosen or not.
         read = _Cells(cells, np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status), columns, rows)
         with self._lock:
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
                 keys, times = read.keys(window, seed), read.times(window)
-                words = np.zeros((len(window.fields), keys.size), np.uint64)
-                present = np.zeros(words.shape, np.bool_)
+                buckets = np.zeros((len(window.fields), keys.size), np.uint64)
+                present = np.zeros(buckets.shape, np.bool_)
                 if take_in:
                     clicks, late = read.clicks(self.spec.label), np.zeros(keys.size, np.bool_)
                     pass_by(
                         table.layout, table.ready(keys.size), keys, times.values, times.present, clicks,
-                        words, present, late,
+                        buckets, present, late,
                     )  # fmt: skip
                 else:
-                    look(table.layout, table.records, keys, times.values, times.present, words, present)
+                    look(table.layout, table.records, keys, times.values, times.present, buckets, present)
                     late = times.present & (times.values < table.end - table.layout.numbers.slack)
                 problem = np.where(late, np.uint8(RowStatus.LATE), times.problem)
-                features += [Words(words[f], present[f], problem) for f in range(words.shape[0])]
+                features += [Buckets(buckets[f], present[f], problem) for f in range(buckets.shape[0])]
         return features
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
-from ctr.features.columns import Arrays, Bag, Column
+from ctr.features.columns import Arrays, Column, TokenCounts
 from ctr.features.spec import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from ctr.features.words.count_kernels import count_hashes, enter_known, move_counts
 from ctr.features.words.steps import elements, ngrams, shaped
@@ -133,12 +133,12 @@ def _features_of(
     if isinstance(field, CategoryField):
         hashes, present, _ = shaped(field, column, 0, learnt)
         return hashes, present, ~present
-    bag = elements(field, column, 0, learnt) if isinstance(field, ListField) else _ngrams(field, column)
-    hashes = bag.hashes[: bag.bounds[-1]]
-    return hashes, np.ones(hashes.size, np.bool_), np.diff(bag.bounds) == 0
+    tokens = elements(field, column, 0, learnt) if isinstance(field, ListField) else _ngrams(field, column)
+    hashes = tokens.hashes[: tokens.bounds[-1]]
+    return hashes, np.ones(hashes.size, np.bool_), np.diff(tokens.bounds) == 0
 
 
-def _ngrams(field: WordField, column: Column) -> Bag:
+def _ngrams(field: WordField, column: Column) -> TokenCounts:
     assert isinstance(field, TextField)
     return ngrams(field, column, 0, {})
 
@@ -163,4 +163,4 @@ def _read(field: ValueField, path: Path) -> NDArray[np.uint64]:
     found = shaped(field, column, 0, {})
     if not found.present.any():
         raise SpecError(f"{where} holds no value; write one per line.")
-    return np.unique(found.words[found.present])
+    return np.unique(found.hashes[found.present])

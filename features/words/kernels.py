@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from ctr.features.text.hashing import xxh64
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.spelling_kernels import AS_IT_IS, FALSE, NO_VALUE, TRUE, may_be_respelt, spelling
-from ctr.features.words.bag_kernels import Features, add_feature
 from ctr.features.words.count_kernels import is_known
 from ctr.features.words.letter_kernels import end_of_prefix, write_lower
+from ctr.features.words.token_kernels import Features, add_feature
 from ctr.numba_cache import njit
 
 UNIT_SEPARATOR = 0x1F  # between the elements of a list

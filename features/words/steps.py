@@ -6,13 +6,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from ctr.features.columns import Arrays, Bag, Column, Hashes
+from ctr.features.columns import Arrays, Column, HashedTokens, TokenCounts
 from ctr.features.spec import KNOWN, ListField, TextField, ValueField, WordField
 from ctr.features.text.hashing import hash_bytes
-from ctr.features.words.bag_kernels import Features
 from ctr.features.words.kernels import UNIT_SEPARATOR, Rule, choose_all, hash_lists, hash_values
 from ctr.features.words.letters import letters
 from ctr.features.words.ngram_kernels import hash_texts
+from ctr.features.words.token_kernels import Features
 
 OTHERS = b"\x1f"
 """What is hashed for all rare and unknown values of a field: a text that none of them can be."""
@@ -22,25 +22,25 @@ _hash_of = lru_cache(maxsize=4096)(hash_bytes)  # asked again for every block of
 _NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
 
 
-def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> Hashes:
+def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> HashedTokens:
     """Each value in the field's shape has the hash that `category` gives to that text."""
     rule = _rule(field, seed, learnt)
     if not field.is_plain:
         rows = len(column)
-        found = Hashes(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
+        found = HashedTokens(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
         scratch = np.empty(_longest(column) + 1, np.uint8)
         places = column.buffer, column.starts, column.ends, column.status
-        hash_values(*places, rule, scratch, found.words, found.present)
+        hash_values(*places, rule, scratch, found.hashes, found.present)
         return found
     plain = column.hashes(seed)
     if not rule.chosen:
         return plain
-    found = Hashes(plain.words.copy(), plain.present.copy(), plain.problem)
-    choose_all(found.words, column.plain.words, found.present, rule)
+    found = HashedTokens(plain.hashes.copy(), plain.present.copy(), plain.problem)
+    choose_all(found.hashes, column.plain.hashes, found.present, rule)
     return found
 
 
-def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Bag:
+def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
     """As `shaped`, for each element of a list; equal ones are one feature, with the sum of their values."""
     rows, longest = len(column), _longest(column)
     bounds = np.empty(rows + 1, np.int64)
@@ -49,10 +49,10 @@ def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Bag
     places = column.buffer, column.starts, column.ends, column.status
     rule, scratch = _rule(field, seed, learnt), np.empty(longest + 1, np.uint8)
     hash_lists(*places, delimiter, field.counts, rule, scratch, bounds, features)
-    return Bag(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
+    return TokenCounts(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
 
 
-def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Bag:
+def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
     """Each n-gram with the number of times it is there; of characters with a seed of their own."""
     rows, longest = len(column), _longest(column)
     bounds = np.empty(rows + 1, np.int64)
@@ -72,7 +72,7 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Bag:
         bounds,
         features,
     )
-    return Bag(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
+    return TokenCounts(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
 
 
 def _room(features: int, of_one: int, most: int | None) -> Features:

@@ -28,8 +28,8 @@ def texts_of_elements(field: ListField, text: str, learnt: Arrays) -> Sequence[s
     if field.counts:
         parts += [part.rpartition(":")[0].strip(" \t") for part in parts]
     names = _by_hash(field, parts, learnt)
-    bag = elements(field, Column.repeated(text, 1), 0, learnt)
-    return _named(bag.hashes[: bag.bounds[1]].tolist(), names)
+    tokens = elements(field, Column.repeated(text, 1), 0, learnt)
+    return _named(tokens.hashes[: tokens.bounds[1]].tolist(), names)
 
 
 def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str]:
@@ -44,8 +44,8 @@ def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str
                 names[hash_bytes(gram.encode(), 0)] = gram
         for gram in _grams(words, field.chars):
             names[hash_bytes(gram.encode(), chars)] = f"'{gram}'"
-    bag = ngrams(field, Column.repeated(text, 1), 0, learnt)
-    return _named(bag.hashes[: bag.bounds[1]].tolist(), names)
+    tokens = ngrams(field, Column.repeated(text, 1), 0, learnt)
+    return _named(tokens.hashes[: tokens.bounds[1]].tolist(), names)
 
 
 def _by_hash(field: ValueField, values: list[str], learnt: Arrays) -> dict[int, str]:
@@ -56,7 +56,7 @@ def _by_hash(field: ValueField, values: list[str], learnt: Arrays) -> dict[int, 
     buffer = np.frombuffer(b"".join(texts), np.uint8)
     found = shaped(field, Column(buffer, starts, ends, np.zeros(len(texts), np.uint8)), 0, learnt)
     names: dict[int, str] = {}
-    for value, hashed, present in zip(values, found.words.tolist(), found.present.tolist(), strict=True):
+    for value, hashed, present in zip(values, found.hashes.tolist(), found.present.tolist(), strict=True):
         if present:
             short = value[: field.prefix]
             names.setdefault(hashed, short.lower() if field.lower else short)

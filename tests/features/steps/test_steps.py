@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctr.api.app import create_app
 from ctr.errors import CtrError, DataError, ModelError, SpecError
 from ctr.features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
-from ctr.features.columns import Bag, Column, Words
+from ctr.features.columns import Buckets, Column, TokenCounts
 from ctr.features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
 from ctr.features.steps import STEPS, Step, register_step
 from ctr.features.text import hash_bytes
@@ -64,10 +64,10 @@ class Quarters:
         return {"edges": np.quantile(self._seen, np.arange(1, self._field.parts) / self._field.parts)}
 
 
-def quarter_of(field: QuarterField, column: Column, seed: int, learnt: Any) -> Words:
+def quarter_of(field: QuarterField, column: Column, seed: int, learnt: Any) -> Buckets:
     numbers = column.numbers
     buckets = np.searchsorted(learnt["edges"], numbers.values, side="right")
-    return Words(buckets.astype(np.uint64), numbers.present, numbers.problem)
+    return Buckets(buckets.astype(np.uint64), numbers.present, numbers.problem)
 
 
 class WordsField(fields.InputField):
@@ -78,7 +78,7 @@ class WordsField(fields.InputField):
     several: ClassVar[bool] = True
 
 
-def words_of(field: WordsField, column: Column, seed: int, learnt: Any) -> Bag:
+def words_of(field: WordsField, column: Column, seed: int, learnt: Any) -> TokenCounts:
     texts = [
         column.buffer[a:b].tobytes().split() if ok else []
         for a, b, ok in zip(column.starts, column.ends, column.status == 0, strict=True)
@@ -87,7 +87,7 @@ def words_of(field: WordsField, column: Column, seed: int, learnt: Any) -> Bag:
     counts = [text.count(word) for text in texts for word in dict.fromkeys(text)]
     bounds = np.cumsum([0, *(len(set(text)) for text in texts)])
     problem = np.zeros(len(texts), np.uint8)
-    return Bag(bounds, np.array(hashes, np.uint64), np.array(counts, np.float32), problem)
+    return TokenCounts(bounds, np.array(hashes, np.uint64), np.array(counts, np.float32), problem)
 
 
 @pytest.fixture(autouse=True)

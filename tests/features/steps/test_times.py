@@ -18,7 +18,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, Transform, parse_spec
 from ctr.features.columns import Column
 from ctr.features.spec import FeatureSpec, TimeField
-from ctr.features.steps.times import words_of_times, zone_of
+from ctr.features.steps.times import buckets_of_times, zone_of
 from ctr.features.text import Times, hash_bytes, times_of
 from tests.reference import times as reference
 
@@ -149,7 +149,7 @@ def bucket(field: TimeField, *micros: int) -> list[int]:
     ends = np.cumsum([len(text) for text in encoded]).astype(np.int32)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int32)
     column = Column(np.frombuffer(b"".join(encoded), np.uint8), starts, ends, np.zeros(len(texts), np.uint8))
-    return words_of_times(field, column, 0, {}).words.view(np.int64).tolist()
+    return buckets_of_times(field, column, 0, {}).buckets.view(np.int64).tolist()
 
 
 def field_of(**keys: Any) -> TimeField:

@@ -16,7 +16,7 @@ from ctr.features.source import RawSource
 from ctr.features.spec import parse_spec
 from ctr.features.spec.model import FeatureSpec
 from ctr.features.transform import Transform
-from ctr.features.transform.cross_plan import cross_plans, most_of_bags
+from ctr.features.transform.cross_plan import cross_plans, most_of_lists
 from tests.reference.crosses import Feature, cross
 
 pytestmark = pytest.mark.kernel
@@ -176,7 +176,7 @@ def test_room_is_as_much_as_the_combinations_need() -> None:
     _, plan = cross_plans(spec, [field.name for field in spec.fields if not field.several])
     bounds = np.array([[0, 3, 3, 4], [0, 2, 4, 6]])
     # t, u; s * t, t * t, t * t * t, s * t * t * u, t * u, t * s * u * u
-    assert most_of_bags(plan, bounds).tolist() == [
+    assert most_of_lists(plan, bounds).tolist() == [
         3 + 2 + 3 + 3 + 1 + 3 * 2 + 3 * 2 + 3 * 1,
         0 + 2,
         1 + 2 + 1 + 0 + 0 + 0 + 2 + 1,

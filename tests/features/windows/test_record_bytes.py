@@ -48,8 +48,8 @@ def asked(windows: Windows, what: str, cells: Cells) -> object:
             return windows.add_clicks(cells, COLUMNS)
     except DataError as error:
         return str(error)
-    found = windows.words(cells, np.zeros(len(cells), np.uint8), COLUMNS, slice(None), take_in=False)
-    return [(w.words[w.present].tolist(), w.present.tolist()) for w in found]
+    found = windows.buckets(cells, np.zeros(len(cells), np.uint8), COLUMNS, slice(None), take_in=False)
+    return [(w.buckets[w.present].tolist(), w.present.tolist()) for w in found]
 
 
 @settings(max_examples=150)

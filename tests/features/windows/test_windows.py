@@ -94,11 +94,11 @@ def of_plain(
 
 def of_kernel(windows: Windows, rows: list[dict[str, str]], take_in: bool) -> list[dict[str, int]]:
     cells = cells_of_rows(rows, COLUMNS, numbers=())
-    found = windows.words(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=take_in)
+    found = windows.buckets(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=take_in)
     fields = [field for window in windows.spec.windows for field in window.fields]
     seen = []
     for i in range(len(rows)):
-        named = {f.name: int(w.words[i]) for f, w in zip(fields, found, strict=True) if w.present[i]}
+        named = {f.name: int(w.buckets[i]) for f, w in zip(fields, found, strict=True) if w.present[i]}
         problems = {int(words.problem[i]) for words in found} - {0}
         assert problems <= {RowStatus.LATE}
         seen.append(named | ({"late": 1} if problems else {}))
@@ -173,7 +173,7 @@ def test_expired_keys_leave() -> None:
 
 def of_cells(windows: Windows, rows: list[dict[str, str]]) -> None:
     cells = cells_of_rows(rows, COLUMNS, numbers=())
-    windows.words(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=True)
+    windows.buckets(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=True)
 
 
 def test_a_row_without_label_counts_but_is_no_click_and_no_example(tmp_path: Path) -> None:
@@ -205,8 +205,8 @@ def test_rows_without_key_or_time_have_no_features_and_texts_that_are_no_times_a
         for t in ("2017-02-29", "6.11.2017", "1510000000", "2017-11-06 7")
     ]
     cells = cells_of_rows(rows, COLUMNS, numbers=())
-    (found,) = Windows(spec).words(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=True)
-    assert found.words[:4].tolist() == [0, 1, 2, 3]
+    (found,) = Windows(spec).buckets(cells, np.zeros(len(rows), np.uint8), COLUMNS, slice(None), take_in=True)
+    assert found.buckets[:4].tolist() == [0, 1, 2, 3]
     assert found.present.tolist() == [True] * 4 + [False] * 6
     assert found.problem.tolist() == [0] * 6 + [RowStatus.TIME] * 4
 
@@ -222,8 +222,8 @@ def test_times_have_the_formats_that_fields_of_times_have() -> None:
         )
         rows = [{"y": "1", "t": t, "a": "p"} for t in times]
         cells = cells_of_rows(rows, COLUMNS, numbers=())
-        (found,) = Windows(spec).words(cells, np.zeros(2, np.uint8), COLUMNS, slice(None), take_in=True)
-        assert found.words.tolist() == [0, 1]
+        (found,) = Windows(spec).buckets(cells, np.zeros(2, np.uint8), COLUMNS, slice(None), take_in=True)
+        assert found.buckets.tolist() == [0, 1]
         assert not found.problem.any()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctr.features.columns import Column, Hashes
+from ctr.features.columns import Column, HashedTokens
 from ctr.features.spec import KNOWN, CategoryField, ListField, TextField, WordField
 from ctr.features.steps.registry import STEPS
 from ctr.features.text.hashing import hash_bytes
@@ -77,10 +77,10 @@ def made(field: WordField, column: Column, seed: int, known: reference.Known) ->
     learnt = {} if known is None else {KNOWN: known_table(np.array(sorted(known), np.uint64))}
     found = STEPS[field.step].make(field, column, seed, learnt)
     assert not found.problem.any()
-    if isinstance(found, Hashes):
+    if isinstance(found, HashedTokens):
         return [
             {int(word): 1.0} if is_there else {}
-            for word, is_there in zip(found.words, found.present, strict=True)
+            for word, is_there in zip(found.hashes, found.present, strict=True)
         ]
     cells = []
     for first, last in zip(found.bounds[:-1], found.bounds[1:], strict=True):
