@@ -32,7 +32,6 @@ from ctr.features.transform import Transform
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.features.collision_check import collisions
     from ctr.features.example_source import ExampleSource
     from ctr.features.first_pass import fit
     from ctr.features.pipeline import Pipeline, batch_of, spec_of

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from weakref import finalize
 
 import numpy as np
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk, join_chunks, slice_chunk
-from ctr.features.dataset import kernels
-from ctr.features.dataset.field_templates import FieldTemplates, fields_of
+from ctr.features.dataset.blocks import StoredBlocks
 from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from ctr.features.dataset.raw_rows import raw_rows
-from ctr.features.dataset.writer import block_schema
 from ctr.features.inputs import FileState, InputFile
 from ctr.features.readable import read_dictionary_bytes
 from ctr.features.readers import BadRows
@@ -188,7 +186,7 @@ class DatasetSource:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._verify(part, mapped)
         try:
-            blocks = _Blocks(mapped, self.manifest, self._with_fields or self._scales is not None)
+            blocks = StoredBlocks(mapped, self.manifest, self._with_fields or self._scales is not None)
             for number in range(low, high):
                 rows = min(self.manifest.block_rows, part.rows - number * self.manifest.block_rows)
                 block = self._scaled(blocks.read(number, rows))
@@ -263,56 +261,3 @@ class DatasetSource:
             f"{self.path / part.name}: torn or changed since it was written: {problem}; build the data"
             " set again with `ctr features build`."
         )
-
-
-class _Blocks:
-    """Access to the blocks of one mapped part."""
-
-    def __init__(self, mapped: mmap.mmap, manifest: DatasetManifest, with_fields: bool) -> None:
-        self._mapped, self._manifest, self._with_fields = mapped, manifest, with_fields
-        buffer = pa.py_buffer(mapped)
-        self._address = buffer.address
-        self._file = pa.ipc.open_file(buffer)
-        if self._file.schema != block_schema(manifest.bits, manifest.block_rows, manifest.format_version):
-            raise ValueError("its columns are not those of this format")
-
-    def read(self, number: int, rows: int) -> Chunk:
-        """A block as views of the map, checked so that no kernel can leave its arrays."""
-        record = self._file.get_batch(number)
-        record.validate()
-        arrays: dict[str, Any] = {
-            f.name: self._view(record.column(f.name), f.nullable) for f in record.schema
-        }
-        stored = {name: arrays.pop(name, None) for name in FieldTemplates._fields}
-        chunk = Chunk(**arrays)
-        per_row = [a for a in (chunk.labels, chunk.weights) if a is not None]
-        if (
-            len(chunk) != rows
-            or any(a.size != rows for a in per_row)
-            or (chunk.values is not None and chunk.values.size != chunk.indices.size)
-            or not kernels.is_sound(chunk.indptr, chunk.slots, chunk.indices, (1 << self._manifest.bits) - 1)
-        ):
-            raise ValueError(f"the arrays of block {number} do not fit together")
-        if not self._with_fields or self._manifest.fields is None:
-            return chunk
-        if stored["templates"] is None:
-            raise ValueError("it has no field ids")
-        fields = fields_of(chunk.indptr, FieldTemplates(**stored), len(self._manifest.fields))
-        return replace(chunk, fields=fields)
-
-    def _view(self, column: pa.LargeListArray, nullable: bool) -> NDArray[Any] | None:
-        """The one array in a column. Arrow's own view of it would be read-only."""
-        if len(column) != 1:
-            raise ValueError(f"a block has {len(column)} rows instead of 1")
-        if column.null_count:
-            if not nullable:
-                raise ValueError("a column is empty")
-            return None
-        values = column.values
-        dtype = np.dtype(values.type.to_pandas_dtype())
-        if len(values) == 0:
-            return np.empty(0, dtype)
-        offset = values.buffers()[1].address - self._address
-        if offset % dtype.itemsize:
-            raise ValueError("a column is out of line")
-        return np.frombuffer(self._mapped, dtype, len(values), offset)

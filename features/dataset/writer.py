@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from ctr.errors import DataError
 from ctr.features.batches import Batch, Chunk, localize, slot_dtype
-from ctr.features.dataset.field_templates import templates_of
+from ctr.features.dataset.blocks import block_of, block_schema
 from ctr.features.dataset.manifest import (
-    FORMAT_VERSION,
     RAW_ROWS,
     DatasetManifest,
     PartEntry,
@@ -35,30 +34,6 @@ from ctr.features.windows import Windows, write_windows
 BLOCK_ROWS = 65_536
 BLOCKS_PER_PART = 4
 """A reader maps one part at a time, so this bounds the memory that its pages take."""
-
-
-def block_schema(bits: int, block_rows: int, version: int = FORMAT_VERSION) -> pa.Schema:
-    """The columns of a block: each holds, in its only row, one array of the block's `Chunk`.
-
-    In place of its field ids it has templates of them, and for each row, which of these it follows: see
-    `field_templates`. Large lists, since a block may have more than 2**31 features.
-    """
-    template_numbers = pa.uint16() if block_rows <= 1 << 16 else pa.uint32()
-    templates = [
-        pa.field("row_templates", pa.large_list(template_numbers)),
-        pa.field("templates", pa.large_list(pa.uint8())),
-    ]
-    return pa.schema(
-        [
-            pa.field("indptr", pa.large_list(pa.int64()), nullable=False),
-            pa.field("slots", pa.large_list(pa.from_numpy_dtype(slot_dtype(bits))), nullable=False),
-            pa.field("indices", pa.large_list(pa.uint32()), nullable=False),
-            pa.field("values", pa.large_list(pa.float32())),
-            pa.field("labels", pa.large_list(pa.float32())),
-            pa.field("weights", pa.large_list(pa.float32())),
-            *(templates if version > 1 else ()),
-        ]
-    )
 
 
 def write_dataset(
@@ -278,11 +253,7 @@ class _Part:
         self._file = pa.ipc.new_file(self.sink, schema)
 
     def add(self, chunk: Chunk) -> None:
-        arrays = {field.name: getattr(chunk, field.name, None) for field in self._schema}
-        if chunk.fields is not None:
-            arrays |= templates_of(chunk.indptr, chunk.fields)._asdict()
-        columns = [_one_list(arrays[field.name], field.type) for field in self._schema]
-        self._file.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._file.write_batch(block_of(chunk, self._schema))
         self.blocks += 1
         self.rows += len(chunk)
 
@@ -292,16 +263,6 @@ class _Part:
         size = self.sink.tell()
         self.sink.close()
         return PartEntry(name=self.path.name, rows=self.rows, bytes=size, sha256=self.sink.sha256.hexdigest())
-
-
-def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
-    """A column of one row that holds `array`, or null for None."""
-    if array is None:
-        return pa.nulls(1, type_)
-    # Of buffers, since `pa.array` loads pandas first, if it is there: 0.3 s.
-    values = pa.Array.from_buffers(type_.value_type, array.size, [None, pa.py_buffer(array)])
-    offsets = np.array([0, array.size], np.int64)
-    return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(offsets)], children=[values])
 
 
 class _HashingFile(BufferedWriter):

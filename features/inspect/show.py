@@ -1,4 +1,4 @@
-"""`show`: the texts, features and slots of a few rows."""
+"""`show`: the texts, features and slots of a few rows; `collisions`: how many features share a slot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,15 @@ from ctr.features.batches import BatchBuilder
 from ctr.features.block import Block, blocks_of
 from ctr.features.first_pass import fit
 from ctr.features.inputs import input_files
-from ctr.features.readable import Naming
+from ctr.features.readable import CollisionCounter, Collisions, Naming
 from ctr.features.readers import open_reader
+from ctr.features.source import RawSource
 from ctr.features.spec import FeatureSpec, column_of, columns_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells
 from ctr.features.transform import Transform
+from ctr.features.windows import Windows
 
+_SAMPLED_ROWS = 8_192
 NONE = "none"
 """Shown in place of a feature for a field that has none in a row."""
 
@@ -79,6 +83,26 @@ def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
     transform.apply(cells)  # finds what is wrong with it
     spec = spec.of_fields(spec.fields)
     return _named(spec, Naming(spec, transform.columns), transform.columns, cells, "the row")
+
+
+def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_000) -> Collisions:
+    """The features of the first `rows` rows of raw files, by field, and how many of them share a slot.
+
+    Bad rows are left out, and so are the features of windows. Raises DataError, also where all rows are bad,
+    and SpecError as `RawSource` does.
+    """
+    source = RawSource(spec, paths, on_bad_rows="skip", labels="ignored", windows=Windows(spec))
+    counter = CollisionCounter(spec, source.columns)
+    source.watch = counter.add
+    for _ in source.batches(_SAMPLED_ROWS, stop=rows):
+        pass
+    counted = counter.collisions()
+    if not counted.rows:
+        raise DataError(
+            f"no row can be read: {source.bad_rows.examples[0]}; give raw rows such as the data set was made"
+            " from."
+        )
+    return counted
 
 
 def _rows(

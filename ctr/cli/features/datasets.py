@@ -234,8 +234,9 @@ def describe(
 
     Example: `ctr features describe days.hashed --raw day1.tsv`
     """
-    from ctr.features import DatasetSource, collisions
+    from ctr.features import DatasetSource
     from ctr.features.dataset import describe as look
+    from ctr.features.inspect import collisions
 
     found = look(dataset)
     lines, facts = found.lines(), found.to_json()

@@ -24,7 +24,7 @@ from ctr.features import (
     write_dataset,
 )
 from ctr.features.batches import Batch, Chunk, join_chunks, localize
-from ctr.features.dataset.field_templates import FieldTemplates, fields_of, templates_of
+from ctr.features.dataset.blocks import FieldTemplates, fields_of, templates_of
 
 FORMAT_1 = Path(__file__).parent / "format_1"
 """A small data set that was built, from the `log.csv` beside it, before there were field ids."""

@@ -9,7 +9,8 @@ import pytest
 import xxhash
 
 from ctr.errors import DataError
-from ctr.features import collisions, parse_spec
+from ctr.features import parse_spec
+from ctr.features.inspect import collisions
 from ctr.features.readable import bits_for, share_colliding
 
 SPEC = """{{version: 1, source: {{format: delimited}}, label: y, bits: {bits}, fields: [
