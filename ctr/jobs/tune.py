@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
 from ctr.progress import Report
-from ctr.search import Progress, RawRows, Tuned, require_optuna, tune
+from ctr.search import Plan, Progress, RawRows, Tuned, require_optuna, tune
 from ctr.settings import NamedSpec, TrainJob, TuneJob, write_settings
 
 if TYPE_CHECKING:
@@ -75,7 +75,10 @@ def run_tune_job(
     _require_places(job)
     workers = job.workers or os.cpu_count() or 1
     spec = None if job.spec is None else _loaded(job.spec)
-    condition = None if job.holdout_where is None else Condition.parse(job.holdout_where)
+    choice = validation = None
+    if job.holdout_where is not None:
+        condition = Condition.parse(job.holdout_where)
+        choice, validation = RowChoice(condition, False), RowChoice(condition, True)
     source = open_source(
         job.inputs,
         spec,
@@ -84,28 +87,22 @@ def run_tune_job(
         max_bad_fraction=job.max_bad_fraction,
         threads=workers,
         learns=True,
-        choice=None if condition is None else RowChoice(condition, False),
+        choice=choice,
     )
-    raw = RawRows.of(source, spec)
-    if raw is not None and condition is not None:
-        raw = replace(raw, validation=RowChoice(condition, True))
+    raw = RawRows.of(source, spec, validation)
     fraction, suggestion = job.holdout_fraction, None
     if job.crosses and spec is not None:
         fraction = _HELD_OUT if fraction is None else fraction
         with show("trying crosses") as report:
             suggestion = _suggested(job, spec, source, fraction, workers, report)
     crossed = {} if suggestion is None else _with_crosses(suggestion)
+    plan = Plan(job.trials, job.max_epochs, job.rows, fraction=fraction, workers=workers, seed=job.seed)
     tuned = tune(
         source,
         job.out.parent,
+        plan,
         raw=raw,
         crossed=crossed,
-        trials=job.trials,
-        most_epochs=job.max_epochs,
-        most_rows=job.rows,
-        fraction=fraction,
-        workers=workers,
-        seed=job.seed,
         stop=stop,
         on_rows=on_rows,
         on_progress=on_progress,
@@ -178,34 +175,37 @@ def tuned(
             f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
         )
     # A pass for the search leaves no bad rows behind; the training itself does.
-    raw = job if job.quarantine is None else job.with_values(on_bad_rows="skip")
-    source = open_training(raw)
+    reading = job if job.quarantine is None else job.with_values(on_bad_rows="skip")
+    source = open_training(reading)
     holdout = open_holdout(job, source)
     sample = source.sample(_SAMPLED)
     width = max(sample.slots.size / max(len(sample), 1), 1.0)
-    found = tune(
-        source,
-        scratch,
-        raw=RawRows.of(source, wanted_spec(job)),
+    plan = Plan(
+        _AUTO_TRIALS,
         scaled=not job.scale and all(map(_may_be_scaled, job.holdout)),
         stop_row=None if holdout is None else holdout.training_stops,
         most_rows=max(int(min(_MOST_ROWS, _MOST_FEATURES / width)), _SAMPLED),
         fixed={name: float(value) for name, value in fixed.items()},
-        trials=_AUTO_TRIALS,
         most_work=_MOST_WORK,
         workers=os.cpu_count() or 1,
         limit_s=_AUTO_LIMIT_S,
+    )
+    tuned = tune(
+        source,
+        scratch,
+        plan,
+        raw=RawRows.of(source, wanted_spec(job)),
         stop=stop,
         on_rows=on_rows,
         on_progress=on_progress,
     )
-    job = job.with_optimizer(name, found.best.settings).with_values(
+    job = job.with_optimizer(name, tuned.best.settings).with_values(
         spec=job.spec if isinstance(source, DatasetSource) else source.spec,  # what it learns, it has learnt
-        epochs=found.best.judged.best_pass,
-        scale=found.best.scales,
-        search=found.facts,
+        epochs=tuned.best.judged.best_pass,
+        scale=tuned.best.scales,
+        search=tuned.facts,
     )
-    return job, found
+    return job, tuned
 
 
 def _may_be_scaled(holdout: str | Path) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,36 @@ from ctr.search.scales import MOST_FIELDS, find_scales
 
 OnRows = Callable[[int, float], None]
 """Is given how many rows are hashed, and the share of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which rows and settings a search looks at, and how long."""
+
+    trials: int = 40
+    most_epochs: int = 30
+    most_rows: int | None = None
+    """Of more rows the first ones are used, and for 3 passes at most, as each costs time for all rows."""
+    stop_row: int | None = None
+    """Only the rows before this one are used."""
+    fraction: float | None = None
+    """See `folds_of`."""
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """Settings of FTRL that are not searched."""
+    scaled: bool = True
+    """Whether scales of fields are tried, unless the spec has some, or more than `MOST_FIELDS` fields and
+    crosses, or the rows are a data set without field ids."""
+    workers: int = 1
+    seed: int = 0
+    most_work: float = inf
+    """Features that all trials may learn: none begins that would probably make it more."""
+    limit_s: float = inf
+    """When this is over, trials under way are given up but for the first, and no other begins."""
+
+    @property
+    def end(self) -> int | None:
+        """Only the rows before this one are used, except for validation rows by a condition; None: all."""
+        return min((row for row in (self.stop_row, self.most_rows) if row is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +73,7 @@ class Hashing:
     """The rows through the spec as it is, or the data set that they are."""
     raw: RawRows | None
     """How they are read through other specs."""
-    end: int | None
-    """Only the rows before this one, except for validation rows by a condition."""
-    fraction: float | None
-    """See `folds_of`."""
-    scaled: bool
-    workers: int
+    plan: Plan
     on_rows: OnRows
 
     def candidates(self, crossed: Mapping[int, FeatureSpec]) -> tuple[list[Candidate], tuple[Fold, ...]]:
@@ -57,39 +83,39 @@ class Hashing:
         """
         specs = {0: self.source.spec if self.raw is None else self.raw.spec, **crossed}
         names = [len(spec.names) for spec in specs.values()]
-        scaled = self.scaled and min(names) > 1 and max(names) <= MOST_FIELDS and not specs[0].scales
+        scaled = self.plan.scaled and min(names) > 1 and max(names) <= MOST_FIELDS and not specs[0].scales
         if self.raw is None:
             scaled = scaled and isinstance(self.source, DatasetSource) and self.source.has_fields
-        found: list[Candidate] = []
+        candidates: list[Candidate] = []
         folds: tuple[Fold, ...] = ()
         for crosses, spec in specs.items():
             if self.raw is not None and (self.raw.validation is not None or self.raw.learns(spec)):
                 by_fold, folds = self._of_parts(self.raw, spec, f"{crosses}")
             else:
                 examples = self._of_whole(spec, f"{crosses}", scaled)
-                folds = folds_of(examples.rows, self.fraction)
+                folds = folds_of(examples.rows, self.plan.fraction)
                 by_fold = (examples,) * len(folds)
-            if not found:
+            if not candidates:
                 _require_classes(by_fold[0])
-            found.append(Candidate(by_fold, crosses))
+            candidates.append(Candidate(by_fold, crosses))
             if scaled:
-                found.append(with_scales(found[-1], spec, folds, self.workers))
-        return found, folds
+                candidates.append(with_scales(candidates[-1], spec, folds, self.plan.workers))
+        return candidates, folds
 
     def _of_whole(self, spec: FeatureSpec, name: str, scaled: bool) -> Examples:
         """All rows as one data set, which serves all folds."""
         if isinstance(self.source, DatasetSource):
-            return Examples.of([DatasetSource(self.source.path, with_fields=scaled)], self.end)
+            return Examples.of([DatasetSource(self.source.path, with_fields=scaled)], self.plan.end)
         source = self.source
         if self.raw is not None:
             source = self.raw.open(spec if name != "0" else source.spec, self.raw.choice, with_fields=scaled)
             self._count_bad_rows(self.raw)
-        return Examples.of([self._hashed(source, Part(None, 0, self.end), name)])
+        return Examples.of([self._hashed(source, Part(None, 0, self.plan.end), name)])
 
     def _count_bad_rows(self, raw: RawRows) -> None:
         """Have `source` count its bad rows, and keep them where that is wanted."""
         if raw.on_bad_rows == "skip" and not self.source.bad_rows.count:
-            for _ in self.source.batches(BLOCK_ROWS, stop=self.end):
+            for _ in self.source.batches(BLOCK_ROWS, stop=self.plan.end):
                 pass
 
     def _of_parts(
@@ -101,12 +127,12 @@ class Hashing:
                 raise raw.validation.condition.splits_nothing("no row")
             if len(self.source.sample(1)) == 0:
                 raise raw.validation.condition.splits_nothing("every row")
-            if not any(map(len, self.source.batches(BLOCK_ROWS, stop=self.end))):
+            if not any(map(len, self.source.batches(BLOCK_ROWS, stop=self.plan.end))):
                 raise DataError(
-                    f"all of the first {self.end:,} rows meet {raw.validation.condition.text!r}, so none is"
-                    f" left to learn from; use more rows ({named('rows')})."
+                    f"all of the first {self.plan.end:,} rows meet {raw.validation.condition.text!r}, so "
+                    f"none is left to learn from; use more rows ({named('rows')})."
                 )
-        parts, scored = parts_of(raw, self.source, self.end, self.fraction)
+        parts, scored = parts_of(raw, self.source, self.plan.end, self.plan.fraction)
         self._count_bad_rows(raw)
         by_fold: list[Examples] = []
         folds: list[Fold] = []

@@ -89,7 +89,9 @@ class RawRows:
     """The rows that trials are scored on, none of `choice`; None: parts of those that `choice` has."""
 
     @classmethod
-    def of(cls, source: ExampleSource, spec: FeatureSpec | None) -> RawRows | None:
+    def of(
+        cls, source: ExampleSource, spec: FeatureSpec | None, validation: RowChoice | None = None
+    ) -> RawRows | None:
         """The rows of `source`, of its files as they were when it opened them; None for a data set.
 
         Bad rows that are quarantined are skipped here, as `source` keeps them.
@@ -97,7 +99,15 @@ class RawRows:
         if spec is None or not isinstance(source, RawSource):
             return None
         on_bad_rows: Literal["fail", "skip"] = "fail" if source.on_bad_rows == "fail" else "skip"
-        return cls(source.inputs, spec, on_bad_rows, source.max_bad_fraction, source.threads, source.choice)
+        return cls(
+            source.inputs,
+            spec,
+            on_bad_rows,
+            source.max_bad_fraction,
+            source.threads,
+            source.choice,
+            validation,
+        )
 
     def learns(self, spec: FeatureSpec) -> bool:
         """Whether `spec` learns from other rows than all that `choice` has: those that a fold learns from."""

@@ -23,11 +23,11 @@ def require_plot(file: Path) -> None:
     require_packages("the plot of a search", {"matplotlib.figure": "matplotlib"})
 
 
-def write_plot(found: Tuned, file: Path) -> None:
+def write_plot(tuned: Tuned, file: Path) -> None:
     """Write the picture; a file that is there is replaced. Raises DataError when the disk refuses."""
     from matplotlib.figure import Figure
 
-    shown = [each for each in found.tried if each.judged.loss <= _SHOWN * found.best.judged.loss]
+    shown = [each for each in tuned.tried if each.judged.loss <= _SHOWN * tuned.best.judged.loss]
     numbers, alphas, losses, passes = (
         np.array(column)
         for column in zip(
@@ -38,14 +38,14 @@ def write_plot(found: Tuned, file: Path) -> None:
     by_trial, by_alpha = figure.subplots(2, 1, sharey=True)
     by_trial.plot(numbers, losses, "o", label="a trial")
     by_trial.step(numbers, np.minimum.accumulate(losses), where="post", label="the best so far")
-    if (default := found.default_loss) is not None and default <= _SHOWN * found.best.judged.loss:
+    if (default := tuned.default_loss) is not None and default <= _SHOWN * tuned.best.judged.loss:
         by_trial.axhline(default, color="grey", linestyle="--", linewidth=1, label="defaults, one pass")
-    left_out = len(found.tried) - len(shown)
+    left_out = len(tuned.tried) - len(shown)
     more = f" ({left_out} not shown: above {_SHOWN:g} times the best)" if left_out else ""
-    by_trial.set(title=f"Settings scored on {found.scored_on}", xlabel=f"trial{more}")
+    by_trial.set(title=f"Settings scored on {tuned.scored_on}", xlabel=f"trial{more}")
     by_trial.legend()
     points = by_alpha.scatter(alphas, losses, c=passes, cmap="viridis")
-    best = found.best
+    best = tuned.best
     by_alpha.scatter(
         [best.settings["alpha"]],
         [best.judged.loss],

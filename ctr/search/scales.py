@@ -54,7 +54,7 @@ def find_scales(examples: Examples, names: int, beta: float, learnt: Sequence[ra
     rows = _Rows.of(examples, learnt, int(most))
     rate = examples.base_rate(learnt)
     scales = np.ones(names + 1)
-    best, found = inf, scales
+    best, best_scales = inf, scales
     for _ in range(_MOST_PASSES):
         gradient, curvature = np.zeros(scales.size), np.zeros((scales.size, scales.size))
         state = np.zeros((examples.slots, 2))
@@ -63,12 +63,12 @@ def find_scales(examples: Examples, names: int, beta: float, learnt: Sequence[ra
         loss = kernels.pass_with_scales(*rows, scales, _ALPHA, beta, state, gradient, curvature)
         if not loss < best * (1 - _ENOUGH):
             break
-        best, found = loss, scales
+        best, best_scales = loss, scales
         curvature += _PRIOR * np.eye(scales.size)
         factors = np.clip(1 - np.linalg.solve(curvature, gradient), 0.5, 2)
         factors[0] = 1  # of what belongs to no field
         scales = np.clip(scales * factors, _LEAST, _MOST)
-    return found.astype(np.float32)
+    return best_scales.astype(np.float32)
 
 
 class _Rows(NamedTuple):
@@ -86,10 +86,10 @@ class _Rows(NamedTuple):
         """The first of the rows `learnt`, so many at most."""
         lengths, slots, values = [], [], []
         fields: list[Any] = []
-        wanted, room = [], most
+        wanted, rest = [], most
         for each in learnt:
-            wanted.append(each[:room])
-            room -= len(wanted[-1])
+            wanted.append(each[:rest])
+            rest -= len(wanted[-1])
         for block, part in examples.parts(wanted):
             assert part.fields is not None
             these = slice(part.indptr[0], part.indptr[-1])

@@ -17,7 +17,7 @@ from ctr.errors import ModelError
 from ctr.features.threads import Threads
 from ctr.optimizers import choose_optimizer
 from ctr.packages import require_packages
-from ctr.search.candidates import Candidate
+from ctr.search.candidates import Candidate, Plan
 from ctr.search.folds import Fold
 from ctr.search.trial import Judged, run_trial
 
@@ -111,22 +111,14 @@ class _Begun:
 
 @dataclass(slots=True)
 class Search:
-    """A search for settings: of FTRL those that are not `fixed`, and which of the candidates.
+    """A search for settings: of FTRL those that are not fixed, and which of the candidates.
 
     `candidates`: the same rows with other features; the first has neither suggested crosses nor scales.
     """
 
     candidates: Sequence[Candidate]
     folds: Sequence[Fold]
-    trials: int
-    most_passes: int
-    fixed: Mapping[str, float] = field(default_factory=dict)
-    workers: int = 1
-    seed: int = 0
-    most_work: float = inf
-    """Features that all trials may learn: none begins that would probably make it more."""
-    limit_s: float = inf
-    """When this is over, trials under way are given up but for the first, and no other begins."""
+    plan: Plan
     stop: Event = field(default_factory=Event)
     """Once it is set, trials that have begun end, and do not count."""
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -148,27 +140,27 @@ class Search:
         """
         beta = self.candidates[0].by_fold[0].suited_beta
         space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
-        space = {name: limits for name, limits in space.items() if name not in self.fixed}
+        space = {name: limits for name, limits in space.items() if name not in self.plan.fixed}
         known = {(each.crosses, bool(each.scales)): each for each in self.candidates}
         choices: dict[str, list[Any]] = {
             _CROSSES: sorted({crosses for crosses, _ in known}),
             _SCALED: sorted({scaled for _, scaled in known}),
         }
         choices = {name: values for name, values in choices.items() if len(values) > 1}
-        study = _study(self.seed, choices, beta)
-        with Threads(min(self.workers, AHEAD), "trial") as threads:
-            for number in range(self.trials + AHEAD):
+        study = _study(self.plan.seed, choices, beta)
+        with Threads(min(self.plan.workers, AHEAD), "trial") as threads:
+            for number in range(self.plan.trials + AHEAD):
                 if number >= AHEAD and self._waiting and not self._finish(study):
                     break
-                if number < self.trials and self._may_begin():
+                if number < self.plan.trials and self._may_begin():
                     asked = study.ask(_distributions(space, choices))
                     params = dict(asked.params)
                     chosen = known[params.pop(_CROSSES, 0), params.pop(_SCALED, False)]
                     settings = {name: _written(name, value) for name, value in params.items()}
-                    self._begin(threads, asked, settings | dict(self.fixed), chosen)
+                    self._begin(threads, asked, settings | dict(self.plan.fixed), chosen)
 
     def _over(self) -> bool:
-        return perf_counter() - self._started >= self.limit_s
+        return perf_counter() - self._started >= self.plan.limit_s
 
     def _may_begin(self) -> bool:
         if self.ended is Ended.TRIALS:
@@ -177,7 +169,7 @@ class Search:
                 self.ended = Ended.STOP
             elif self._over() and (self.tried or self._waiting):
                 self.ended = Ended.TIME
-            elif self.tried and self._work + expected > self.most_work:
+            elif self.tried and self._work + expected > self.plan.most_work:
                 self.ended = Ended.BUDGET
         return self.ended is Ended.TRIALS
 
@@ -195,7 +187,7 @@ class Search:
                     chosen.by_fold,
                     self.folds,
                     choose_optimizer(settings),
-                    most_passes=self.most_passes,
+                    most_passes=self.plan.most_epochs,
                     to_beat=to_beat,
                     ended=ended,
                     judged=judged,
@@ -234,9 +226,10 @@ class Search:
         work = self._work + sum(each.work for each in self._waiting)
         rows = sum(each.judged.rows for each in self.tried) + sum(each.judged.rows for each in self._waiting)
         if self.tried:
-            expected = min(self._work / len(self.tried) * self.trials, self.most_work)
+            expected = min(self._work / len(self.tried) * self.plan.trials, self.plan.most_work)
             self._shown = max(self._shown, min(work / max(expected, 1.0), 0.99))
-        by_time = (perf_counter() - self._started) / self.limit_s if self.limit_s > 0 else 1.0
+        limit_s = self.plan.limit_s
+        by_time = (perf_counter() - self._started) / limit_s if limit_s > 0 else 1.0
         self._shown = max(self._shown, min(by_time, 0.99))
         self.on_progress(Progress(self.tried, rows, self._shown))
 
@@ -262,10 +255,8 @@ def _distributions(
 ) -> dict[str, Any]:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    found: dict[str, Any] = {
-        name: FloatDistribution(low, high, log=True) for name, (low, high) in space.items()
-    }
-    return found | {name: CategoricalDistribution(values) for name, values in choices.items()}
+    numbers = {name: FloatDistribution(low, high, log=True) for name, (low, high) in space.items()}
+    return numbers | {name: CategoricalDistribution(values) for name, values in choices.items()}
 
 
 def _written(name: str, value: float) -> float:

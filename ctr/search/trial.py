@@ -111,11 +111,11 @@ def run_trial(
             return judged
         for run in runs:
             judged.rows += run.learn(start, end)
-        told = [run.judge(_PARTS // len(runs)) for run in runs]
-        sums = np.sum([each for each, _ in told], axis=0)
+        judgements = [run.judge(_PARTS // len(runs)) for run in runs]
+        sums = np.sum([each for each, _ in judgements], axis=0)
         loss = float(sums[0] / sums[1])
         judged.losses.append(loss)
-        judged.parts.append((np.concatenate([parts for _, parts in told]) / sums[1]).tolist())
+        judged.parts.append((np.concatenate([parts for _, parts in judgements]) / sums[1]).tolist())
         if loss == judged.loss:
             judged.calibration = float(sums[2] / sums[3]) if sums[3] else float("nan")
         gain = before - loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from threading import Event
 from time import perf_counter
@@ -14,19 +14,17 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, scratch_folder
-from ctr.search.candidates import Hashing, OnRows
+from ctr.search.candidates import Hashing, OnRows, Plan
 from ctr.search.folds import Fold, RawRows
 from ctr.search.search import Ended, Progress, Search, Tried, require_optuna
 
-TRIALS = 40
-MOST_EPOCHS = 30
 _EPOCHS_OF_MANY = 3
 _UNLIKE, _CLICKS = 10, 20  # click rates of fifths, each of which should have so many clicks
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a search has found."""
+    """The outcome of a search."""
 
     tried: tuple[Tried, ...]
     """In their order; the first is the defaults."""
@@ -105,20 +103,20 @@ class Tuned:
     @property
     def warnings(self) -> list[str]:
         """What misleads trials: rows that look sorted, and steps that have seen the rows to score on."""
-        found = []
+        warnings = []
         rates = self.click_rates
         enough = sum(rates) * self.rows >= _CLICKS * len(rates) ** 2
         if rates and enough and max(rates) >= _UNLIKE * min(rates):
-            found.append(
+            warnings.append(
                 f"the rows look sorted: {', '.join(f'{rate:.2%}' for rate in rates)} of their fifths are "
                 "clicks; `ctr features build --shuffle 0` mixes them"
             )
         if self.fitted:
-            found.append(
+            warnings.append(
                 "the data set's steps have learnt from all of its rows, those that trials are scored on "
                 "among them: give the raw files for log losses of unseen rows"
             )
-        return found
+        return warnings
 
     @property
     def cut(self) -> str | None:
@@ -146,10 +144,9 @@ class Tuned:
     @property
     def options(self) -> dict[str, Any]:
         """Of `ctr train`, by their names."""
-        found: dict[str, Any] = {"epochs": self.best.judged.best_pass, **self.best.settings}
-        return found | (
-            {"scale": [f"{k}={v:g}" for k, v in self.best.scales.items()]} if self.best.scales else {}
-        )
+        settings = {"epochs": self.best.judged.best_pass, **self.best.settings}
+        scale = [f"{name}={value:g}" for name, value in self.best.scales.items()]
+        return settings | ({"scale": scale} if scale else {})
 
     @property
     def measured(self) -> dict[str, Any]:
@@ -197,33 +194,19 @@ class Tuned:
 def tune(
     source: ExampleSource,
     scratch: Path,
+    plan: Plan,
     *,
     raw: RawRows | None = None,
     crossed: Mapping[int, FeatureSpec] | None = None,
-    scaled: bool = True,
-    stop_row: int | None = None,
-    most_rows: int | None = None,
-    fixed: Mapping[str, float] | None = None,
-    trials: int = TRIALS,
-    most_epochs: int = MOST_EPOCHS,
-    most_work: float = inf,
-    fraction: float | None = None,
-    workers: int = 1,
-    seed: int = 0,
-    limit_s: float = inf,
     stop: Event | None = None,
     on_rows: OnRows = lambda rows, fraction: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Tuned:
-    """Search settings of FTRL for the rows of `source` before `stop_row`.
+    """Search settings of FTRL for the rows of `source`; hashing and search together take `plan.limit_s`.
 
-    Of more rows than `most_rows` it takes the first ones, and makes 3 passes at most, as each costs time for
-    all rows. Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many
-    are. `raw`: how they are read through other specs; with it, steps that learn from data learn in each fold
-    from its own rows. If `scaled`, scales of fields are tried, unless the spec has some, or more than
-    `MOST_FIELDS` fields and crosses, or the rows are a data set without field ids. `crossed`: specs with so
-    many suggested crosses, to be tried, too. `fraction`: see `folds_of`; `limit_s`: of hashing and search
-    together; the rest: see `Search`.
+    Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many are. `raw`:
+    how they are read through other specs; with it, steps that learn from data learn in each fold from its own
+    rows. `crossed`: specs with so many suggested crosses, to be tried, too.
 
     Raises DataError, also when all rows are of one class, and when no trial came to its end, and
     KeyboardInterrupt if none did before `stop`.
@@ -231,29 +214,17 @@ def tune(
     require_optuna()
     stop = Event() if stop is None else stop
     started = perf_counter()
-    end = min((row for row in (stop_row, most_rows) if row is not None), default=None)
     with scratch_folder(scratch, ".tune-") as folder:
-        hashing = Hashing(folder, source, raw, end, fraction, scaled, workers, on_rows)
-        candidates, folds = hashing.candidates(crossed or {})
+        candidates, folds = Hashing(folder, source, raw, plan, on_rows).candidates(crossed or {})
         rows = candidates[0].by_fold[0].rows
         labels, _ = candidates[0].by_fold[0].labels([range(rows)])
         rates = tuple(float(part.mean()) for part in np.array_split(labels, 5))
-        if most_rows is not None and rows >= most_rows:
+        most_epochs = plan.most_epochs
+        if plan.most_rows is not None and rows >= plan.most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
         prepared = perf_counter()
-        search = Search(
-            candidates,
-            folds,
-            trials,
-            most_epochs,
-            fixed or {},
-            workers,
-            seed,
-            most_work,
-            limit_s - (prepared - started),
-            stop,
-            on_progress,
-        )
+        rest = replace(plan, most_epochs=most_epochs, limit_s=plan.limit_s - (prepared - started))
+        search = Search(candidates, folds, rest, stop, on_progress)
         search.run()
     seconds = perf_counter() - prepared
     fitted = isinstance(source, DatasetSource) and any(field.learns for field in source.spec.all_fields)
@@ -268,18 +239,18 @@ def tune(
         seconds,
         prepared - started,
         search.ended,
-        trials,
+        plan.trials,
         rates,
         fitted,
         None if raw is None or raw.validation is None else raw.validation.condition.text,
     )
 
 
-def described(found: Tuned) -> list[str]:
+def described(tuned: Tuned) -> list[str]:
     """The best settings as a command line has them, and a line on the scales, if there are any."""
-    options = {"epochs": found.best.judged.best_pass, **found.best.settings}
+    options = {"epochs": tuned.best.judged.best_pass, **tuned.best.settings}
     settings = " ".join(f"--{name} {value:g}" for name, value in options.items())
-    return [settings, *scales_in_words(found.best.scales)]
+    return [settings, *scales_in_words(tuned.best.scales)]
 
 
 def scales_in_words(scales: Mapping[str, float]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from ctr.crosses import suggest_crosses
 from ctr.features import RawSource, fit, parse_spec
 from ctr.features.readers import Condition, RowChoice
-from ctr.search import Candidate, Fold, RawRows, tune
+from ctr.search import Candidate, Fold, Plan, RawRows, tune
 from ctr.search.candidates import Hashing
 
 ROWS = 1_000
@@ -49,11 +49,10 @@ def logs(tmp_path: Path) -> list[Path]:
     return [log_of(tmp_path / f"{i}.csv", each) for i, each in enumerate(late)]
 
 
-def made(raw: RawRows, folder: Path, **options: object) -> tuple[list[Candidate], tuple[Fold, ...]]:
+def made(raw: RawRows, folder: Path) -> tuple[list[Candidate], tuple[Fold, ...]]:
     source = raw.open(fit(raw.spec, raw.inputs, raw.choice), raw.choice)
     folder.mkdir()
-    told = {"end": None, "fraction": None, "scaled": True, "workers": 2} | options
-    return Hashing(folder, source, raw, on_rows=lambda rows, share: None, **told).candidates({})
+    return Hashing(folder, source, raw, Plan(workers=2), lambda rows, share: None).candidates({})
 
 
 def slots(candidate: Candidate, fold: int) -> list[int]:
@@ -72,10 +71,9 @@ def test_steps_learn_from_the_rows_that_a_fold_learns(logs: list[Path], tmp_path
 
 
 def test_no_trial_depends_on_what_validation_rows_would_teach(logs: list[Path], tmp_path: Path) -> None:
-    options = {"fraction": 0.2, "trials": 3, "most_epochs": 2}
+    plan = Plan(3, 2, fraction=0.2)
     found, other = (
-        tune(RawSource(fit(SPEC, [log]), [log]), tmp_path, raw=RawRows([log], SPEC), **options)
-        for log in logs
+        tune(RawSource(fit(SPEC, [log]), [log]), tmp_path, plan, raw=RawRows([log], SPEC)) for log in logs
     )
     assert [each.judged for each in found.tried] == [each.judged for each in other.tried]
     assert found.rows == ROWS

@@ -11,7 +11,7 @@ import pytest
 import ctr
 from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
 from ctr.optimizers import choose_optimizer
-from ctr.search import Examples, RawRows, folds_of, run_trial, tune
+from ctr.search import Examples, Plan, RawRows, folds_of, run_trial, tune
 from ctr.search.candidates import Candidate, with_scales
 from ctr.search.scale_kernels import pass_with_scales
 from ctr.search.scales import find_scales
@@ -128,7 +128,7 @@ def test_scales_are_taken_where_they_are_better(mixed: Path, tmp_path: Path) -> 
     found = {}
     for name, each in (("with", spec), ("without", spec), ("own", spec.with_scales({"user": 0.5}))):
         raw = None if name == "without" else RawRows([mixed], each)
-        found[name] = tune(RawSource(each, [mixed]), tmp_path, raw=raw, trials=8, most_epochs=3)
+        found[name] = tune(RawSource(each, [mixed]), tmp_path, Plan(8, 3), raw=raw)
         assert not [*tmp_path.iterdir()]
     assert found["with"].best.judged.loss < found["without"].best.judged.loss
     assert [*found["with"].best.scales] == [*spec.names]
@@ -144,9 +144,9 @@ def test_a_hashed_data_set_gets_the_scales_of_its_raw_rows(mixed: Path, tmp_path
     for folder, with_fields in ((hashed, True), (bare, False)):
         source = RawSource(spec, [mixed], with_fields=with_fields)
         write_dataset(source.batches(700), spec, folder, block_rows=700)
-    options = {"trials": 8, "most_epochs": 3}
-    raw = tune(RawSource(spec, [mixed]), tmp_path, raw=RawRows([mixed], spec), **options)
-    of_hashed, of_bare = (tune(DatasetSource(folder), tmp_path, **options) for folder in (hashed, bare))
+    plan = Plan(8, 3)
+    raw = tune(RawSource(spec, [mixed]), tmp_path, plan, raw=RawRows([mixed], spec))
+    of_hashed, of_bare = (tune(DatasetSource(folder), tmp_path, plan) for folder in (hashed, bare))
     assert of_hashed.best.scales == pytest.approx(raw.best.scales, rel=0.02)
     assert of_hashed.best.judged.loss == pytest.approx(raw.best.judged.loss, abs=1e-4)
     assert not any(each.scales for each in of_bare.tried)
@@ -155,7 +155,7 @@ def test_a_hashed_data_set_gets_the_scales_of_its_raw_rows(mixed: Path, tmp_path
 def test_one_field_alone_is_not_scaled(log: Path, tmp_path: Path) -> None:
     spec = parse_spec(SPEC, "spec")
     alone = spec.of_fields(spec.fields[:1])
-    found = tune(RawSource(alone, [log]), tmp_path, raw=RawRows([log], alone), trials=3, most_epochs=1)
+    found = tune(RawSource(alone, [log]), tmp_path, Plan(3, 1), raw=RawRows([log], alone))
     assert not any(each.scales for each in found.tried)
 
 
@@ -168,6 +168,6 @@ def test_more_than_300_fields_are_not_scaled(tmp_path: Path) -> None:
     scaled = []
     for each in (spec, spec.of_fields(spec.fields[:300])):
         raw = RawRows([log], each)
-        found = tune(RawSource(each, [log]), tmp_path, raw=raw, trials=2, most_epochs=1)
+        found = tune(RawSource(each, [log]), tmp_path, Plan(2, 1), raw=raw)
         scaled.append(any(each.scales for each in found.tried))
     assert scaled == [False, True]

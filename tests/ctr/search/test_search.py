@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -15,6 +16,7 @@ from ctr.search import (
     Candidate,
     Ended,
     Examples,
+    Plan,
     Progress,
     Search,
     Tried,
@@ -30,12 +32,13 @@ def found(hashed: Path, **options: object) -> list[Tried]:
     return searched(hashed, **options).tried
 
 
-def searched(hashed: Path, **options: object) -> Search:
+def searched(
+    hashed: Path, on_progress: Callable[[Progress], None] = lambda _: None, **options: object
+) -> Search:
     examples = Examples.of([DatasetSource(hashed)])
     folds = folds_of(examples.rows)
-    search = Search(
-        [Candidate((examples,) * len(folds))], folds, **({"trials": 14, "most_passes": 4} | options)
-    )
+    plan = Plan(**({"trials": 14, "most_epochs": 4} | options))
+    search = Search([Candidate((examples,) * len(folds))], folds, plan, on_progress=on_progress)
     search.run()
     return search
 
@@ -82,10 +85,10 @@ def test_the_share_done_grows_with_what_is_learnt(hashed: Path) -> None:
 def test_raw_rows_are_hashed_once_and_nothing_is_left(hashed: Path, log: Path, tmp_path: Path) -> None:
     rows: list[tuple[int, float]] = []
     source = RawSource(parse_spec(SPEC, "spec"), [log])
-    raw = tune(source, tmp_path, trials=6, most_epochs=3, on_rows=lambda *so_far: rows.append(so_far))
+    raw = tune(source, tmp_path, Plan(6, 3), on_rows=lambda *so_far: rows.append(so_far))
     assert rows[-1] == (ROWS, 1)
     assert not [*tmp_path.iterdir()]
-    of_dataset = tune(DatasetSource(hashed), tmp_path, scaled=False, trials=6, most_epochs=3)
+    of_dataset = tune(DatasetSource(hashed), tmp_path, Plan(6, 3, scaled=False))
     assert raw.best.judged.loss == pytest.approx(of_dataset.best.judged.loss, abs=1e-4)
     assert raw.best.judged.loss <= raw.default_loss
     assert raw.options == {"epochs": raw.best.judged.best_pass, **raw.best.settings}
@@ -93,21 +96,21 @@ def test_raw_rows_are_hashed_once_and_nothing_is_left(hashed: Path, log: Path, t
 
 def test_rows_behind_the_stop_row_are_not_read(hashed: Path, tmp_path: Path) -> None:
     options = {"trials": 3, "most_epochs": 2, "stop_row": 2_000}
-    assert tune(DatasetSource(hashed), tmp_path, **options).rows == 2_000
-    assert tune(DatasetSource(hashed), tmp_path, **options, most_rows=900).rows == 900
+    assert tune(DatasetSource(hashed), tmp_path, Plan(**options)).rows == 2_000
+    assert tune(DatasetSource(hashed), tmp_path, Plan(**options, most_rows=900)).rows == 900
 
 
 def test_a_search_that_was_cut_says_so(hashed: Path, tmp_path: Path) -> None:
     options = {"trials": 30, "most_epochs": 2}
-    by_time = tune(DatasetSource(hashed), tmp_path, limit_s=0, **options)
+    by_time = tune(DatasetSource(hashed), tmp_path, Plan(limit_s=0, **options))
     assert by_time.facts["ended"] == by_time.measured["ended"] == "time"
     assert by_time.cut is not None
     assert by_time.cut.startswith("1 of 30 trials: time limit reached")
-    by_budget = tune(DatasetSource(hashed), tmp_path, most_work=100_000, **options)
+    by_budget = tune(DatasetSource(hashed), tmp_path, Plan(most_work=100_000, **options))
     assert by_budget.facts["ended"] == "budget"
     assert by_budget.cut is not None
     assert by_budget.cut.endswith("used up (same on any machine)")
-    assert tune(DatasetSource(hashed), tmp_path, trials=2).cut is None
+    assert tune(DatasetSource(hashed), tmp_path, Plan(2)).cut is None
 
 
 def test_stopped_with_what_it_has(hashed: Path, tmp_path: Path) -> None:
@@ -117,11 +120,12 @@ def test_stopped_with_what_it_has(hashed: Path, tmp_path: Path) -> None:
         if len(so_far.tried) == 5:
             stop.set()
 
-    known: Tuned = tune(DatasetSource(hashed), tmp_path, most_epochs=2, stop=stop, on_progress=on_progress)
+    plan = Plan(most_epochs=2)
+    known: Tuned = tune(DatasetSource(hashed), tmp_path, plan, stop=stop, on_progress=on_progress)
     assert known.stopped
     assert 5 <= len(known.tried) <= 13
     with pytest.raises(KeyboardInterrupt):
-        tune(DatasetSource(hashed), tmp_path, most_epochs=2, stop=stop)
+        tune(DatasetSource(hashed), tmp_path, plan, stop=stop)
 
 
 def test_diverging_data_is_an_error(tmp_path: Path) -> None:
@@ -133,7 +137,7 @@ def test_diverging_data_is_an_error(tmp_path: Path) -> None:
     rows = "".join(f"{n % 2},{3e37 if n % 3 else -3e37}\n" for n in range(60))
     (tmp_path / "log.csv").write_text("click,x\n" + rows)
     with pytest.raises(DataError, match="diverged"):
-        tune(RawSource(spec, [tmp_path / "log.csv"]), tmp_path, trials=3, most_epochs=1)
+        tune(RawSource(spec, [tmp_path / "log.csv"]), tmp_path, Plan(3, 1))
 
 
 def test_without_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +158,12 @@ def noise(tmp_path: Path, rows: int, site_says: float) -> RawSource:
 
 def test_the_defaults_stay_where_nothing_beats_them_by_more_than_its_noise(tmp_path: Path) -> None:
     options = {"trials": 4, "most_epochs": 2, "fixed": {"alpha": 0.1, "l1": 0.0, "l2": 0.0, "beta": 1.0}}
-    same = tune(noise(tmp_path, 300, 0.0), tmp_path, **options)
+    same = tune(noise(tmp_path, 300, 0.0), tmp_path, Plan(**options))
     assert same.kept
     assert same.options == {"epochs": 1, "alpha": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0}
     assert "nothing beat them by more than its noise" in same.gain
     assert same.best.judged.loss == same.default_loss
-    better = tune(noise(tmp_path, 3_000, 0.6), tmp_path, trials=12, most_epochs=4)
+    better = tune(noise(tmp_path, 3_000, 0.6), tmp_path, Plan(12, 4))
     assert not better.kept
     assert better.best.judged.loss < better.default_loss
 
@@ -168,5 +172,5 @@ def test_the_search_goes_on_from_the_defaults_to_the_beta_that_suits_the_clicks(
     lines = "".join(f"{int(n % 100 == 0)},s{n % 7},a{n % 11}\n" for n in range(2_000))
     (tmp_path / "rare.csv").write_text("click,site,ad\n" + lines)
     source = RawSource(parse_spec(SPEC, "spec"), [tmp_path / "rare.csv"])
-    found = tune(source, tmp_path, trials=2, most_epochs=1)
+    found = tune(source, tmp_path, Plan(2, 1))
     assert [tried.settings["beta"] for tried in found.tried] == pytest.approx([1, 0.25])
