@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -47,6 +48,13 @@ def store(url: str) -> Iterator[RedisStore]:
     assert (store.partitions.count, store.layout.per_partition) == (16, 4)
     yield store
     store.drop()
+
+
+@contextmanager
+def cluster_client(url: str) -> Iterator[redis.RedisCluster]:
+    with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
+        yield client
+        client.disconnect_connection_pools()  # which closing it leaves open
 
 
 def some_slots(rng: np.random.Generator, count: int, first: int = 0, last: int = 1 << BITS) -> np.ndarray:
@@ -159,7 +167,7 @@ def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -
 
 def test_strings_are_made_whole_before_anybody_pushes(store: RedisStore, url: str) -> None:
     def lengths() -> list[int]:
-        with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
+        with cluster_client(url) as client:
             return [
                 client.strlen(store.keys.state(p, i))
                 for p in range(store.partitions.count)
@@ -196,5 +204,5 @@ def test_no_strings_are_made_of_a_model_that_is_gone(store: RedisStore, url: str
     other.drop()
     with pytest.raises(StoreError, match="lost the data"):
         store.pushes.make_strings()
-    with redis.RedisCluster.from_url(url.replace("+cluster", "").split(",")[0]) as client:
+    with cluster_client(url) as client:
         assert not list(client.scan_iter("ctr:*"))
