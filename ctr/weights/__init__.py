@@ -6,8 +6,7 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.weights.comparison import WeightDifference, difference, same_slots, spec_changes
-    from ctr.weights.formats import export, format_of, require_exportable
     from ctr.weights.names import names_of_values, with_names
-    from ctr.weights.table import BETWEEN, BIAS, Exported, FeatureTexts, largest, weight_table
+    from ctr.weights.table import BETWEEN, BIAS, FeatureTexts, largest, weight_table
 
 __getattr__ = lazy_package(__name__, __file__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from ctr.errors import DataError, named
-from ctr.features import FeatureSpec, Slots
+from ctr.features import Slots
 
 BIAS = "(bias)"
 """The text of slot 0, which every example has."""
@@ -49,29 +48,6 @@ class FeatureTexts:
         missing = self.slots[places] != wide if self.slots.size else np.ones(slots.size, np.bool_)
         indices = pa.array(places, pa.int64(), mask=missing)
         return self.texts.take(indices), self.counts.take(indices)
-
-
-class Calibration(Protocol):
-    """A map of log-odds: linear between its points, and with `slope` beyond them."""
-
-    @property
-    def margins(self) -> NDArray[np.float64]: ...
-    @property
-    def log_odds(self) -> NDArray[np.float64]: ...
-    @property
-    def slope(self) -> float: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The parts of a model that are exported."""
-
-    model: str
-    """Its id."""
-    spec: FeatureSpec
-    weights: pa.Table
-    """See `weight_table`."""
-    calibration: Calibration | None = None
 
 
 def weight_table(

@@ -80,12 +80,11 @@ def export(
 
     Example: `ctr model export model --out weights.parquet`
     """
+    from ctr.exports import export as write
+    from ctr.exports import format_of, require_exportable
     from ctr.model import load_model
-    from ctr.weights import Exported, require_exportable
-    from ctr.weights import export as write
-    from ctr.weights import format_of as choose
 
-    chosen = choose(out, format)
+    chosen = format_of(out, format)
     require_apart(out, [values] if values else [])
     require_no_part(out, model)
     loaded = load_model(model)
@@ -93,7 +92,7 @@ def export(
     require_writable(out, make_folders=False)
     with stopping(f"{out} was not written."):
         weights = loaded.weights(values)
-        write(Exported(loaded.id, loaded.spec, weights, loaded.calibration), out, chosen)
+        write(loaded, weights, out, chosen)
     count, length = weights.num_rows, out.stat().st_size
     facts = {"model": loaded.id, "out": printable(out), "format": chosen, "weights": count, "bytes": length}
     said = f"wrote {some(count, 'weight')} of model {loaded.id} to {out} ({chosen}, {size(length)})"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import FeatureSpec
 from ctr.outputs import replace_file
-from ctr.weights.table import Calibration, Exported
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ctr.model import Calibration, Model
 
 FORMATS = ("parquet", "csv", "npz", "onnx", "vw")
 """By their names, which are their suffixes."""
@@ -30,50 +35,50 @@ def format_of(out: Path, wanted: str | None) -> str:
 def require_exportable(spec: FeatureSpec, format_: str, calibration: Calibration | None) -> None:
     """Raise DataError if a file of this format cannot hold such a model, or a package for it is missing."""
     if format_ == "onnx":
-        from ctr.weights.onnx_file import require_scorable
+        from ctr.exports.onnx_file import require_scorable
 
         require_scorable(spec)
     elif format_ == "vw":
-        from ctr.weights.vw_file import require_held
+        from ctr.exports.vw_file import require_held
 
         require_held(spec, calibration)
 
 
-def export(exported: Exported, out: Path, format_: str) -> None:
+def export(model: Model, weights: pa.Table, out: Path, format_: str) -> None:
     """Write the file `out`, whole or not at all; one that was there is replaced.
 
-    Raises DataError as `require_exportable`, and when the disk refuses.
+    `weights`: those of `model.weights()`, with any texts; `require_exportable` must accept the model. Raises
+    DataError when the disk refuses, and for more weights than the format holds.
     """
-    require_exportable(exported.spec, format_, exported.calibration)
     try:
         with replace_file(out) as draft:
-            _write(exported, draft, format_)
+            _write(model, weights, draft, format_)
     except OSError as error:
         raise DataError(f"{out}: the weights could not be written ({error}).") from error
 
 
-def _write(exported: Exported, path: Path, format_: str) -> None:
+def _write(model: Model, weights: pa.Table, path: Path, format_: str) -> None:
     if format_ == "parquet":
         from pyarrow import parquet
 
-        parquet.write_table(exported.weights, path)
+        parquet.write_table(weights, path)
     elif format_ == "csv":
         from pyarrow import csv
 
-        csv.write_csv(exported.weights, path)
+        csv.write_csv(weights, path)
     elif format_ == "npz":
         from scipy import sparse
 
-        slots, weights = (exported.weights[name].to_numpy() for name in ("slot", "weight"))
-        shape = 1, 1 << exported.spec.bits
-        row = sparse.csr_matrix((weights, slots.astype(np.int64), np.array([0, slots.size])), shape)
+        slots = weights["slot"].to_numpy().astype(np.int64)
+        ends, shape = np.array([0, slots.size]), (1, 1 << model.spec.bits)
+        row = sparse.csr_matrix((weights["weight"].to_numpy(), slots, ends), shape)
         with path.open("wb") as file:
             sparse.save_npz(file, row)
     elif format_ == "onnx":
-        from ctr.weights.onnx_file import onnx_bytes
+        from ctr.exports.onnx_file import onnx_bytes
 
-        path.write_bytes(onnx_bytes(exported))
+        path.write_bytes(onnx_bytes(model, weights))
     else:
-        from ctr.weights.vw_file import vw_bytes
+        from ctr.exports.vw_file import vw_bytes
 
-        path.write_bytes(vw_bytes(exported))
+        path.write_bytes(vw_bytes(model, weights))

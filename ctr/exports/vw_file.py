@@ -12,7 +12,9 @@ from ctr.errors import DataError
 from ctr.features import FeatureSpec
 
 if TYPE_CHECKING:
-    from ctr.weights.table import Calibration, Exported
+    import pyarrow as pa
+
+    from ctr.model import Calibration, Model
 
 Slots64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]
@@ -40,25 +42,25 @@ def require_held(spec: FeatureSpec, calibration: Calibration | None) -> None:
         )
 
 
-def vw_bytes(exported: Exported) -> bytes:
+def vw_bytes(model: Model, weights: pa.Table) -> bytes:
     """A model for prediction only: a header, and the index and weight of each slot.
 
     In VW's text, the features of an example are the numbers of their slots, without a namespace:
     `| 0 17:1 4711:2.5`. VW takes such names as the indices themselves.
     """
-    slots = exported.weights["slot"].to_numpy()
-    weights = exported.weights["weight"].to_numpy().astype(np.float64)
-    if exported.calibration is not None:
-        slots, weights = _with_line(slots, weights, exported.calibration)
+    slots = weights["slot"].to_numpy()
+    numbers = weights["weight"].to_numpy().astype(np.float64)
+    if model.calibration is not None:
+        slots, numbers = _with_line(slots, numbers, model.calibration)
     pairs = np.empty(slots.size, [("index", "<u4"), ("weight", "<f4")])
-    pairs["index"], pairs["weight"] = slots, weights
+    pairs["index"], pairs["weight"] = slots, numbers
     checked = [
         _number(1),
         b"\0",  # no name of the model
         b"m",
         struct.pack("<f", -_CLIP),
         struct.pack("<f", _CLIP),
-        _number(exported.spec.bits),
+        _number(model.spec.bits),
         *[_number(0)] * 3,  # no topics, n-grams or skips
         _number(len(_OPTIONS)),
         _OPTIONS,

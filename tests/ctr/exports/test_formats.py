@@ -15,9 +15,9 @@ from scipy import sparse
 
 import ctr
 from ctr.errors import DataError
+from ctr.exports import export, format_of, require_exportable
 from ctr.features import FeatureSpec, Pipeline, parse_spec
 from ctr.model import Calibration, Model
-from ctr.weights import Exported, export, format_of, require_exportable
 from tests.command_line import Cli
 
 SPEC = """
@@ -64,10 +64,6 @@ def with_map(model: Model, calibration: Calibration | None) -> Model:
     return model if calibration is None else model.calibrated(calibration)
 
 
-def exported(model: Model) -> Exported:
-    return Exported(model.id, model.spec, model.weights(), model.calibration)
-
-
 def hashed(model: Model, table: pa.Table) -> sparse.csr_matrix[Any]:
     return Pipeline(model.spec).transform(table)
 
@@ -76,13 +72,13 @@ def test_tables(model: Model, tmp_path: Path) -> None:
     weights = model.weights(table_of(600))
     for name, read in (("w.parquet", parquet.read_table), ("w.csv", csv.read_csv)):
         path = tmp_path / name
-        export(Exported(model.id, model.spec, weights), path, format_of(path, None))
+        export(model, weights, path, format_of(path, None))
         found = read(path).cast(weights.schema)
         assert found.equals(weights)
 
 
 def test_a_row_of_a_matrix(model: Model, tmp_path: Path) -> None:
-    export(exported(model), tmp_path / "w.npz", "npz")
+    export(model, model.weights(), tmp_path / "w.npz", "npz")
     row = sparse.load_npz(tmp_path / "w.npz")
     assert row.shape == (1, 1 << 18)
     rows = table_of(50)
@@ -95,7 +91,7 @@ def test_onnxruntime_scores_alike(bits: int, calibration: Calibration | None, tm
     import onnxruntime
 
     model, rows = with_map(trained(bits), calibration), table_of(200)
-    export(exported(model), tmp_path / "m.onnx", "onnx")
+    export(model, model.weights(), tmp_path / "m.onnx", "onnx")
     matrix = hashed(model, rows)
     lengths = np.diff(matrix.indptr)
     filled = np.arange(lengths.max()) < lengths[:, None]
@@ -115,7 +111,7 @@ def test_vw_scores_alike(model: Model, calibration: Calibration | None, tmp_path
     from vowpalwabbit import Workspace
 
     path, rows, model = tmp_path / "m.vw", table_of(200), with_map(model, calibration)
-    export(exported(model), path, "vw")
+    export(model, model.weights(), path, "vw")
     matrix = hashed(model, rows)
     vw = Workspace(f"--initial_regressor {path} --testonly --quiet")
     found = []
@@ -141,13 +137,13 @@ def test_what_a_format_cannot_hold(model: Model, tmp_path: Path) -> None:
         format_of(tmp_path / "w.txt", None)
     (tmp_path / "w.csv").write_text("mine")
     with pytest.raises(DataError, match="could not be written"):
-        export(exported(model), tmp_path / "none" / "w.csv", "csv")
+        export(model, model.weights(), tmp_path / "none" / "w.csv", "csv")
 
 
 def test_without_the_package(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['onnx'] = None\n"
-        "from ctr.weights import require_exportable\n"
+        "from ctr.exports import require_exportable\n"
         "from ctr.features import load_spec\n"
         "require_exportable(load_spec('criteo'), 'onnx', None)"
     )

@@ -11,7 +11,9 @@ from ctr.features import FeatureSpec
 from ctr.packages import require_packages
 
 if TYPE_CHECKING:
-    from ctr.weights.table import Calibration, Exported
+    import pyarrow as pa
+
+    from ctr.model import Calibration, Model
 
 _OPSET, _ML_OPSET, _IR = 17, 4, 9
 """What onnxruntime 1.17 and later run."""
@@ -30,7 +32,7 @@ def require_scorable(spec: FeatureSpec) -> None:
     require_packages("an ONNX model", {"onnx": "onnx"})
 
 
-def onnx_bytes(exported: Exported) -> bytes:
+def onnx_bytes(model: Model, weights: pa.Table) -> bytes:
     """A model of two inputs, `slots` int64[n, k] and `values` float32[n, k], and two outputs of n numbers.
 
     An example with fewer than k features is filled up with the value 0, at any slot. `log_odds` is the sum of
@@ -40,20 +42,19 @@ def onnx_bytes(exported: Exported) -> bytes:
     """
     from onnx import TensorProto, helper, numpy_helper
 
-    slots = exported.weights["slot"].to_numpy().astype(np.int64)
+    slots = weights["slot"].to_numpy().astype(np.int64)
     if slots.size * _BYTES > _MOST_BYTES:
         raise DataError(
             f"{slots.size:,} weights are more than the 2 GiB of an ONNX file hold; train with "
             f"{named('l1')}, which makes weights 0."
         )
-    weights = exported.weights["weight"].to_numpy()
     look_up = helper.make_node(
         "LabelEncoder",
         ["slots"],
         ["weights"],
         domain="ai.onnx.ml",
         keys_tensor=numpy_helper.from_array(slots, "keys"),
-        values_tensor=numpy_helper.from_array(weights, "weights"),
+        values_tensor=numpy_helper.from_array(weights["weight"].to_numpy(), "weights"),
         default_tensor=numpy_helper.from_array(np.zeros(1, np.float32), "none"),
     )
     constants = {"last": np.array([1], np.int64)}
@@ -62,10 +63,10 @@ def onnx_bytes(exported: Exported) -> bytes:
         helper.make_node("Mul", ["weights", "values"], ["contributions"]),
         helper.make_node("ReduceSum", ["contributions", "last"], ["margins"], keepdims=0),
     ]
-    if exported.calibration is None:
+    if model.calibration is None:
         nodes.append(helper.make_node("Identity", ["margins"], ["log_odds"]))
     else:
-        more, points = _calibrated(exported.calibration)
+        more, points = _calibrated(model.calibration)
         nodes, constants = nodes + more, constants | points
     nodes.append(helper.make_node("Sigmoid", ["log_odds"], ["prediction"]))
     inputs = [("slots", TensorProto.INT64), ("values", TensorProto.FLOAT)]
@@ -77,10 +78,10 @@ def onnx_bytes(exported: Exported) -> bytes:
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="ctr")
-    properties = {"ctr.model": exported.model, "ctr.features": exported.spec.to_yaml()}
-    helper.set_model_props(model, properties | {"ctr.transform": exported.spec.fingerprint})
-    return bytes(model.SerializeToString())
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="ctr")
+    properties = {"ctr.model": model.id, "ctr.features": model.spec.to_yaml()}
+    helper.set_model_props(proto, properties | {"ctr.transform": model.spec.fingerprint})
+    return bytes(proto.SerializeToString())
 
 
 def _calibrated(calibration: Calibration) -> tuple[list[Any], dict[str, Any]]:
