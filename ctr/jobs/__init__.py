@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
     from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
-    from ctr.jobs.outcome import TrainOutcome
+    from ctr.jobs.outcome import Remains, TrainOutcome, require_places
     from ctr.jobs.passes import PassEvaluations
-    from ctr.jobs.saving import Remains, require_places
     from ctr.jobs.setup import require_classes, set_up
     from ctr.jobs.train import require_days, run, run_train_job, train_by_days
     from ctr.jobs.train_memory import learn_in_memory

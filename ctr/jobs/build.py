@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -28,7 +28,6 @@ from ctr.progress import Report, progress
 
 if TYPE_CHECKING:
     from ctr.features import Batch
-    from ctr.features.dataset import RawFileEntry
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
 
@@ -54,7 +53,7 @@ class BuildJob:
     max_bad_fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Portion:
     """The rows that become one data set."""
 
@@ -62,22 +61,40 @@ class Portion:
     choice: RowChoice | None
     source: RawSource
     quarantine: Path | None
-    texts: Dictionary | None
     unfinished: Unfinished
-    row_note: RowNote
-
-    @property
-    def held_out(self) -> bool:
-        """Whether they are those that meet a condition, of which the spec learns nothing."""
-        return self.choice is not None and self.choice.meets
+    texts: Dictionary | None = None
+    row_note: RowNote = field(default_factory=RowNote)
 
 
 def open_portions(job: BuildJob) -> list[Portion]:
     """The inputs through the spec, once it has learnt what it needs. Raises DataError and SpecError."""
     wanted, files = load_spec(job.spec), input_files(job.inputs)
     fitted = _fitted(wanted, files, job.outs)
-    *_, last = job.outs
-    return [_portion(job, wanted, fitted, files, out, out == last) for out in job.outs]
+    resumable = (
+        job.shuffle is None and job.dictionary is None and not fitted.windows and job.on_bad_rows == "fail"
+    )
+    portions = []
+    for out, choice in job.outs.items():
+        quarantine = beside(out, ".bad-rows") if job.on_bad_rows == "quarantine" else None
+        source = RawSource(
+            fitted,
+            files,
+            on_bad_rows=job.on_bad_rows,
+            quarantine=quarantine,
+            max_bad_fraction=job.max_bad_fraction,
+            threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
+            choice=choice,
+            windows=job.windows(fitted),
+            with_fields=True,
+        )
+        of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
+        unfinished = Unfinished(out, of_build if resumable else None, fitted, of_fit)
+        portions.append(Portion(out, choice, source, quarantine, unfinished))
+    if job.dictionary is not None:
+        last = portions[-1]
+        last.texts = Dictionary(fitted, last.source.columns, job.dictionary)
+        last.source.watch = last.texts.add
+    return portions
 
 
 def build_datasets(
@@ -110,7 +127,9 @@ def build_datasets(
                         dictionary=portion.texts,
                         windows=portion.source.windows,
                         windows_before=before,
-                        raw_files=_raw_files(portion, job.shuffle),
+                        raw_files=None  # in a random order
+                        if job.shuffle is not None
+                        else raw_file_entries(portion.source.files, portion.source.rows_by_file()),
                         row_note=portion.row_note,
                     )
                     for draft, portion, before in zip(drafts, portions, known, strict=True)
@@ -136,51 +155,12 @@ def _fitted(
     return fit(wanted, files, choice)
 
 
-def _portion(
-    job: BuildJob,
-    wanted: FeatureSpec,
-    fitted: FeatureSpec,
-    files: Sequence[InputFile],
-    out: Path,
-    with_dictionary: bool,
-) -> Portion:
-    choice = job.outs[out]
-    quarantine = beside(out, ".bad-rows") if job.on_bad_rows == "quarantine" else None
-    source = RawSource(
-        fitted,
-        files,
-        on_bad_rows=job.on_bad_rows,
-        quarantine=quarantine,
-        max_bad_fraction=job.max_bad_fraction,
-        threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
-        choice=choice,
-        windows=job.windows(fitted),
-        with_fields=True,
-    )
-    texts = None
-    if job.dictionary is not None and with_dictionary:
-        texts = Dictionary(fitted, source.columns, job.dictionary)
-        source.watch = texts.add
-    resumable = (
-        job.shuffle is None and job.dictionary is None and not fitted.windows and job.on_bad_rows == "fail"
-    )
-    of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
-    unfinished = Unfinished(out, of_build if resumable else None, fitted, of_fit)
-    return Portion(out, choice, source, quarantine, texts, unfinished, RowNote())
-
-
-def _raw_files(portion: Portion, shuffle: int | None) -> tuple[RawFileEntry, ...] | None:
-    """What the data set says of the files whose rows it has in their order; None: in a random one."""
-    if shuffle is not None:
-        return None
-    return raw_file_entries(portion.source.files, portion.source.rows_by_file())
-
-
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
     """Write its rows, in random order if `shuffle` is a seed."""
     source, before = portion.source, portion.unfinished.done
     read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.files)
-    what = "hashing the hold-out" if portion.held_out else "hashing"
+    held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
+    what = "hashing" if held_out is None else "hashing the hold-out"
     with progress(what, read, before.rows) as show:
         if shuffle is None:
             for positions in source.not_chosen() if before.rows else ():  # by the interrupted build
@@ -192,8 +172,8 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
             )
         else:
             rows = _write_shuffled(portion, draft, shuffle, show)
-    if not rows and portion.choice is not None and portion.held_out:
-        raise portion.choice.condition.splits_nothing("no row")
+    if not rows and held_out is not None:
+        raise held_out.condition.splits_nothing("no row")
 
 
 def _write_shuffled(portion: Portion, draft: DatasetDraft, seed: int, show: Report) -> int:

@@ -13,9 +13,8 @@ from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
 from ctr.jobs.evaluate import too_good
-from ctr.jobs.outcome import TrainOutcome
+from ctr.jobs.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
 from ctr.jobs.passes import PassEvaluations
-from ctr.jobs.saving import Remains, empty_store, require_places, save_or_rescue
 from ctr.jobs.setup import TrainSetup, set_up
 from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary

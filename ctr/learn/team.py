@@ -67,8 +67,8 @@ class Team:
     ) -> None:
         """`job`: as in the tokens of what is pushed. `threads`: to work on, if it has none of its own."""
         self.learners = learners
-        self.timings = Timings()
-        """Of all workers."""
+        self._timings = [Timings() for _ in learners]
+        self._unique_s = 0.0  # of whichever thread is free
         self._width = store.width
         self._partitions = store.partitions
         sessions, workers = DirectSessions(store, job), len(learners)
@@ -84,6 +84,14 @@ class Team:
     def __exit__(self, *_: object) -> None:
         if self._owned and self._threads is not None:
             self._threads.close()
+
+    @property
+    def timings(self) -> Timings:
+        """Of all workers."""
+        sums = Timings(unique=self._unique_s)
+        for each in self._timings:
+            sums.add(each)
+        return sums
 
     @property
     def admissions(self) -> AdmissionCounts:
@@ -133,7 +141,8 @@ class Team:
     def _localize(self, examples: Batch | Chunk) -> Chunk:
         started = perf_counter()
         chunk = localize(examples)
-        self._count(Timings(unique=perf_counter() - started))
+        with self._lock:
+            self._unique_s += perf_counter() - started
         return chunk
 
     def _chunk(self, task: Task) -> Chunk:
@@ -150,7 +159,7 @@ class Team:
         started = perf_counter()
         task, chunk = localized
         pulled = self._sessions[at].pull(chunk.slots)
-        self._count(Timings(pull=perf_counter() - started))
+        self._timings[at].pull += perf_counter() - started
         return PulledTask(task, chunk, pulled)
 
     def _train(self, at: int, pulled: PulledTask, *, peers: int) -> Float32:
@@ -163,7 +172,7 @@ class Team:
             first_pass=task.number == 1,
             peers=peers,
         )
-        self._count(Timings(train=perf_counter() - started))
+        self._timings[at].train += perf_counter() - started
         return delta
 
     def _exchange(
@@ -172,26 +181,23 @@ class Team:
         round_: list[PulledTask],
         deltas: list[Float32],
         next_round: list[PulledTask],
-        _at: int,
+        at: int,
         shares: list[slice],
     ) -> None:
         """Add what was learnt in some partitions, and take their state for the next round."""
         started = perf_counter()
         # Every partition is in one share: it gets the updates in order, and each of them once.
-        for at, (before, delta, share) in enumerate(zip(round_, deltas, shares, strict=False)):
+        for worker, (before, delta, share) in enumerate(zip(round_, deltas, shares, strict=False)):
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
-            if self.learners[at].admission.probability < 1:  # what is left out takes no memory
+            if self.learners[worker].admission.probability < 1:  # what is left out takes no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
-            self._sessions[at].push(Pulled(slots, state), added, clock)
+            self._sessions[worker].push(Pulled(slots, state), added, clock)
         pushed = perf_counter()
         for session, after, share in zip(self._sessions, next_round, shares[len(round_) :], strict=False):
             after.state[share] = session.pull(after.chunk.slots[share]).state
-        self._count(Timings(push=pushed - started, pull=perf_counter() - pushed))
-
-    def _count(self, timings: Timings) -> None:
-        with self._lock:
-            self.timings.add(timings)
+        self._timings[at].push += pushed - started
+        self._timings[at].pull += perf_counter() - pushed
 
     def _share(self, slots: list[Slots]) -> list[list[slice]]:
         """Of each share, where the slots of its partitions are in each of these lists.
