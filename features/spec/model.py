@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from ctr.errors import SpecError
-from ctr.features.spec.crosses import Cross, Crosses, expand_crosses
+from ctr.features.spec.crosses import Cross, Crosses, CrossExpansion
 from ctr.features.spec.fields import (
     FROZEN,
     AnyField,
@@ -75,7 +75,8 @@ class FeatureSpec(BaseModel):
             _check_columns(self)
             _check_fields(self)
             fields = {field.name: field for field in self.all_fields}
-            self.__dict__["crosses"] = expand_crosses(self.crosses, fields, self.groups, self.most_features)
+            expansion = CrossExpansion(fields, self.groups, self.most_features)
+            self.__dict__["crosses"] = expansion.expand(self.crosses)
             _check_most(self)
             _check_scales(self)
         return self
