@@ -16,7 +16,7 @@ from ctr.features.batches import BatchBuilder
 from ctr.features.block import Block, blocks_of
 from ctr.features.first_pass import fit
 from ctr.features.inputs import input_files
-from ctr.features.readable import CollisionCounter, Collisions, Naming
+from ctr.features.readable import CollisionCounter, Collisions, Naming, slots_of
 from ctr.features.readers import open_reader
 from ctr.features.source import RawSource
 from ctr.features.spec import FeatureSpec, column_of, columns_of
@@ -137,7 +137,7 @@ def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cel
         readable = [
             text.removeprefix(f"{name}=") for text in row_features.texts(number, np.arange(hashes.size))
         ]
-        slots = np.maximum(hashes & np.uint64((1 << spec.bits) - 1), np.uint64(1)).tolist()
+        slots = slots_of(hashes, spec.bits).tolist()
         each = [1.0] * max(len(slots), 1) if values is None else values.tolist() or [1.0]
         for feature, slot, value in zip(readable or [NONE], slots or [None], each, strict=True):
             shown.append(ShownFeature(name, texts.get(name, ""), feature, slot, value))

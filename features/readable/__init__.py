@@ -8,4 +8,4 @@ from ctr.features.readable.dictionary import (
     read_dictionary,
     read_dictionary_bytes,
 )
-from ctr.features.readable.naming import Naming, window_names
+from ctr.features.readable.naming import Naming, slots_of, window_names

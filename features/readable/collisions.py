@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.readable.naming import Naming
+from ctr.features.readable.naming import Naming, slots_of
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells
 
@@ -77,8 +77,7 @@ class CollisionCounter:
 
     def collisions(self) -> Collisions:
         """The features of the rows so far, and how many share a slot."""
-        mask = np.uint64((1 << self._bits) - 1)
-        slots = [np.maximum(hashes & mask, np.uint64(1)) for hashes in self._hashes]
+        slots = [slots_of(hashes, self._bits) for hashes in self._hashes]
         used, counts = np.unique(np.concatenate(slots), return_counts=True)
         shared = used[counts > 1]
         features = sum(hashes.size for hashes in self._hashes)

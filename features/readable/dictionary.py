@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.folder import MANIFEST
-from ctr.features.readable.naming import Naming
+from ctr.features.readable.naming import NAMED, Naming, slots_of
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells
 
 _SPARE = 4
 """Features that are counted, per feature that is wanted: the more, the closer the counts."""
 _AT_LEAST = 16_384
+_COUNTED = NAMED.append(pa.field("missed", pa.int64()))
 
 
 class _Counts(NamedTuple):
@@ -113,20 +114,13 @@ class Dictionary:
         """The features, the most frequent first: see `read_dictionary`."""
         counts = self._counts
         order = np.lexsort((counts.hashes, -counts.counts))[: self.size]
-        slots = counts.hashes & np.uint64((1 << self._spec.bits) - 1)
-        slots = np.maximum(slots, 1)[order]
+        slots = slots_of(counts.hashes[order], self._spec.bits)
         columns = [slots, counts.texts[order], counts.counts[order], counts.missed[order]]
+        table = pa.table(columns, _COUNTED)
         if self._spec.bias and self._rows:
-            columns = [
-                np.concatenate([[one], of])
-                for one, of in zip((0, "bias", self._rows, 0), columns, strict=True)
-            ]
-        types = (pa.uint64(), pa.string(), pa.int64(), pa.int64())
-        names = ("slot", "feature", "count", "missed")
-        return pa.table(
-            [pa.array(of.tolist(), type_) for of, type_ in zip(columns, types, strict=True)],
-            names=list(names),
-        )
+            bias = pa.table([[0], ["bias"], [self._rows], [0]], _COUNTED)
+            table = pa.concat_tables([bias, table]).combine_chunks()
+        return table
 
 
 DICTIONARY = "dictionary.arrow"

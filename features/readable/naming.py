@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, groupby, islice, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from ctr.features.text import Cells, hash_bytes
 from ctr.features.transform import Transform, seed_of
 
 MISSING = "(missing)"
+NAMED = pa.schema({"slot": pa.uint64(), "feature": pa.string(), "count": pa.int64()})
+"""The columns of a table of features."""
 _LONGEST = 200  # characters of a value
 _TEXTS_KEPT = 65_536  # by field: values that come again need not be parsed again
 
@@ -35,6 +38,11 @@ class Features(NamedTuple):
     """float32[bounds[-1]]; None: all are 1."""
 
 
+def slots_of(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    """The slots of features with these hashes."""
+    return np.maximum(hashes & np.uint64((1 << bits) - 1), np.uint64(1))
+
+
 class Naming:
     """Names the features of a spec. Its fields and crosses are numbered in the spec's order.
 
@@ -42,24 +50,21 @@ class Naming:
     those that training and serving hash, whatever the step.
     """
 
-    names: tuple[str, ...]
-    """Of fields and crosses."""
-
     def __init__(self, spec: FeatureSpec, columns: Sequence[str]) -> None:
         """For cells of these columns. Raises SpecError as `Transform` does."""
-        fields = {field.name: field for field in spec.all_fields}
-        crosses = {cross.name: cross for cross in spec.crosses}
-        self.names = (*fields, *crosses)
-        self.fields = [
-            _FieldTexts(field, spec, [columns.index(column) for column in columns_of(field)])
-            for field in fields.values()
-        ]
-        self.crosses = list(crosses.values())
-        self._transforms = [_alone(spec, [field]) for field in fields.values()]
+        self.names = spec.names
+        """Of fields and crosses."""
+        self.fields, self.crosses = spec.all_fields, spec.crosses
+        fields = {field.name: field for field in self.fields}
+        self._transforms = [_alone(spec, [field]) for field in self.fields]
         self._transforms += [
-            _alone(spec, [fields[part] for part in dict.fromkeys(c.of)], c) for c in self.crosses
+            _alone(spec, [fields[part] for part in dict.fromkeys(cross.of)], cross) for cross in self.crosses
         ]
         self._places = [[columns.index(column) for column in each.columns] for each in self._transforms]
+        self._columns = [[columns.index(column) for column in columns_of(field)] for field in self.fields]
+        learnt = learnt_of(spec) or {}
+        self._texts = [_texts_of(field, learnt) for field in self.fields]
+        self._missing = [hash_bytes(b"", seed_of(field.name, spec)) for field in self.fields]
 
     def of(self, cells: Cells, status: NDArray[np.uint8]) -> NamedRows:
         """The features of the rows whose `status` is 0; all of these must be good."""
@@ -75,98 +80,86 @@ class Naming:
             batch = builder.take()
             hashes = batch.slots.astype(np.uint64, copy=False)
             features.append(Features(batch.indptr, hashes, batch.values))
-        rows = NamedRows(self, cells, np.flatnonzero(status == 0), features[: len(self.fields)])
-        for cross, all_of in zip(self.crosses, features[len(self.fields) :], strict=True):
-            rows.add_cross(cross, all_of)
-        return rows
+        for number, cross in enumerate(self.crosses, len(self.fields)):
+            parts = [features[self.names.index(part)] for part in dict.fromkeys(cross.of)]
+            features[number] = _behind(parts, features[number])
+        return NamedRows(self, cells, np.flatnonzero(status == 0), features)
+
+    def values(self, number: int, cells: Cells, row: int, hashes: list[int]) -> Sequence[str]:
+        """The texts of a field's features in a row of `cells`, without its name; `hashes` are theirs."""
+        if hashes == [self._missing[number]]:
+            return [MISSING]
+        cell, *beside = (
+            bytes(cells.buffer[cells.starts[row, j] : cells.ends[row, j]]).decode("utf-8", "replace")
+            for j in self._columns[number]
+        )
+        for text in (cell, self.fields[number].constant):
+            texts = self._texts[number](text, *beside) if text else []
+            if len(texts) == len(hashes):
+                return texts
+        return [f"#{hashed:016x}" for hashed in hashes]  # the step has no texts for them
 
 
+@dataclass(frozen=True, slots=True)
 class NamedRows:
     """The features of some rows."""
 
-    def __init__(
-        self, naming: Naming, cells: Cells, rows: NDArray[np.int64], of_fields: list[Features]
-    ) -> None:
-        self._naming, self._cells, self._rows = naming, cells, rows
-        self.features = of_fields
-        """By the number of the field or cross."""
+    naming: Naming
+    cells: Cells
+    rows: NDArray[np.int64]
+    """Their numbers in `cells`."""
+    features: Sequence[Features]
+    """By the number of the field or cross."""
 
     def __len__(self) -> int:
-        return self._rows.size
-
-    def add_cross(self, cross: Cross, together: Features) -> None:
-        """Adds the features of a cross, which follow those of its parts in each row of `together`."""
-        parts = [self.features[self._naming.names.index(part)] for part in dict.fromkeys(cross.of)]
-        sizes = np.diff(together.bounds) - np.sum([np.diff(part.bounds) for part in parts], axis=0)
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
-        places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
-        values = None if together.values is None else together.values[places]
-        self.features.append(Features(bounds, together.hashes[places], values))
+        return self.rows.size
 
     def texts(self, number: int, chosen: NDArray[np.int64]) -> list[str]:
         """The texts of some features, such as `site=example.com` or `site * hour=example.com * 14`."""
-        bounds = self.features[number].bounds
+        naming, bounds = self.naming, self.features[number].bounds
         rows = np.searchsorted(bounds, chosen, side="right") - 1
         places = zip(rows.tolist(), (chosen - bounds[rows]).tolist(), strict=True)
-        if number < len(self._naming.fields):
-            values = [self._values(number, row)[nth] for row, nth in places]
+        if number < len(naming.fields):
+            values = [self._values(number, row)[nth][1] for row, nth in places]
         else:
-            cross = self._naming.crosses[number - len(self._naming.fields)]
+            cross = naming.crosses[number - len(naming.fields)]
             values = [self._combination(cross, row, nth) for row, nth in places]
-        name = self._naming.names[number]
+        name = naming.names[number]
         return [f"{name}={v if len(v) <= _LONGEST else v[:_LONGEST] + '…'}" for v in values]
 
-    def _values(self, number: int, row: int) -> Sequence[str]:
-        """The texts of a field's features in a row."""
-        texts = self._naming.fields[number]
+    def _values(self, number: int, row: int) -> list[tuple[int, str]]:
+        """The hashes and texts of a field's features in a row."""
         bounds, hashes, _ = self.features[number]
-        cells = [self._cell(int(self._rows[row]), place) for place in texts.places]
-        return texts.of(cells, hashes[bounds[row] : bounds[row + 1]].tolist())
-
-    def _cell(self, row: int, place: int) -> str:
-        cell = self._cells.buffer[self._cells.starts[row, place] : self._cells.ends[row, place]]
-        return cell.tobytes().decode("utf-8", "replace")
+        of_row = hashes[bounds[row] : bounds[row + 1]].tolist()
+        texts = self.naming.values(number, self.cells, int(self.rows[row]), of_row)
+        return list(zip(of_row, texts, strict=True))
 
     def _combination(self, cross: Cross, row: int, nth: int) -> str:
         """The values of the n-th combination in a row, in the order of `write_list_crosses`."""
         choices = []
         for part, run in groupby(cross.of):
-            number = self._naming.names.index(part)
-            bounds, hashes, _ = self.features[number]
-            values = self._values(number, row)
-            pairs = list(zip(hashes[bounds[row] : bounds[row + 1]].tolist(), values, strict=True))
             times = len(list(run))
-            some = (sorted(chosen) for chosen in combinations(pairs, times))
+            values = self._values(self.naming.names.index(part), row)
+            some = (sorted(chosen) for chosen in combinations(values, times))
             choices.append([chosen for chosen in some if len({hashed for hashed, _ in chosen}) == times])
         chosen = next(islice(product(*choices), nth, None))
         return " * ".join(text for _, text in chain(*chosen))
 
 
-class _FieldTexts:
-    """The texts of a field's features."""
+def _behind(parts: Sequence[Features], together: Features) -> Features:
+    """The features of a cross, which follow those of its parts in each row of `together`."""
+    sizes = np.diff(together.bounds) - np.sum([np.diff(part.bounds) for part in parts], axis=0)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    places = np.arange(bounds[-1]) + np.repeat(together.bounds[1:] - bounds[1:], sizes)
+    values = None if together.values is None else together.values[places]
+    return Features(bounds, together.hashes[places], values)
 
-    def __init__(self, field: InputField, spec: FeatureSpec, places: Sequence[int]) -> None:
-        self.places = places
-        """The columns of its cells, its own first."""
-        learnt = learnt_of(spec) or {}
-        arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
-        texts = STEPS[field.step].texts or _plain_texts
-        self._texts: Callable[..., Sequence[str]] = lru_cache(_TEXTS_KEPT)(
-            lambda text, *beside: texts(field, text, arrays, *beside)
-        )
-        self._constant = field.constant
-        self._missing = hash_bytes(b"", hash_bytes(field.name.encode(), spec.seed))
 
-    def of(self, cells: Sequence[str], hashes: list[int]) -> Sequence[str]:
-        """A text for each feature that a row has by these cells."""
-        if hashes == [self._missing]:
-            return [MISSING]
-        cell, *beside = cells
-        for text in (cell, self._constant):
-            texts = self._texts(text, *beside) if text else []
-            if len(texts) == len(hashes):
-                return texts
-        return [f"#{hashed:016x}" for hashed in hashes]  # the step has no texts for them
+def _texts_of(field: InputField, learnt: Mapping[str, NDArray[Any]]) -> Callable[..., Sequence[str]]:
+    """Gives the texts of a field's features by the texts of its cells."""
+    arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
+    texts = STEPS[field.step].texts or _plain_texts
+    return lru_cache(_TEXTS_KEPT)(lambda text, *beside: texts(field, text, arrays, *beside))
 
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
@@ -205,19 +198,16 @@ def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
     """
     if not spec.windows:
         return None
-    slots, texts = [], []
+    hashes, texts = [], []
     for window in spec.windows:
         for field in window.fields:
             seed = seed_of(field.name, spec)
             for bucket, low, high in _buckets(window, field, most_rows):
-                hashed = hash_bytes(bucket.to_bytes(8, "little"), seed)
-                slots.append(max(hashed & ((1 << spec.bits) - 1), 1))
+                hashes.append(hash_bytes(bucket.to_bytes(8, "little"), seed))
                 unit = f"{_UNITS[field.kind]} {', '.join(window.key)}"
                 texts.append(f"{field.name}=[{low:.6g}, {high:.6g}) {unit}")
-    types = (pa.uint64(), pa.string(), pa.int64())
-    columns = (slots, texts, [None] * len(slots))
-    names = ["slot", "feature", "count"]
-    return pa.table([pa.array(each, type_) for each, type_ in zip(columns, types, strict=True)], names)
+    slots = slots_of(np.array(hashes, np.uint64), spec.bits)
+    return pa.table([slots, texts, [None] * len(slots)], NAMED)
 
 
 def _buckets(window: Window, field: WindowField, most_rows: float) -> Iterator[tuple[int, float, float]]:
