@@ -57,7 +57,7 @@ def open_source(
     if datasets and choice is not None:
         raise DataError(
             f"{datasets[0]}: a hashed data set has no columns for the condition"
-            f" {choice.condition.text!r}; give the raw files, or build it with `ctr features build"
+            f" {choice.text!r}; give the raw files, or build it with `ctr features build"
             " --holdout-where CONDITION --holdout-out DIR`."
         )
     path = inputs[0] if inputs else None

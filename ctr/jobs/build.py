@@ -151,7 +151,7 @@ def _fitted(
             return kept
     *_, choice = outs.values()
     if choice is not None and not any_chosen(wanted, files, choice):
-        raise choice.condition.splits_nothing("every row")
+        raise choice.splits_nothing("every row")
     return fit(wanted, files, choice)
 
 
@@ -173,7 +173,7 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
         else:
             rows = _write_shuffled(portion, draft, shuffle, show)
     if not rows and held_out is not None:
-        raise held_out.condition.splits_nothing("no row")
+        raise held_out.splits_nothing("no row")
 
 
 def _write_shuffled(portion: Portion, draft: DatasetDraft, seed: int, show: Report) -> int:

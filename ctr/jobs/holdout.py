@@ -89,9 +89,9 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
         other = opened(source.inputs, choice := job.rows(held_out=True))
         assert choice is not None
         if len(other.sample(1)) == 0:
-            raise choice.condition.splits_nothing("no row")
+            raise choice.splits_nothing("no row")
         if len(source.sample(1)) == 0:
-            raise choice.condition.splits_nothing("every row")
+            raise choice.splits_nothing("every row")
         return Holdout(other, 0, None)
     if job.holdout_fraction:
         rows = source.count_rows()

@@ -22,7 +22,7 @@ from ctr.features import (
     spec_of,
 )
 from ctr.features.dataset import read_manifest
-from ctr.features.readers import Condition, RowChoice
+from ctr.features.readers import RowChoice
 from ctr.jobs.holdout import open_holdout
 from ctr.jobs.setup import open_training, wanted_spec
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
@@ -77,8 +77,7 @@ def run_tune_job(
     spec = None if job.spec is None else _loaded(job.spec)
     choice = validation = None
     if job.holdout_where is not None:
-        condition = Condition.parse(job.holdout_where)
-        choice, validation = RowChoice(condition, False), RowChoice(condition, True)
+        choice, validation = (RowChoice.parse(job.holdout_where, meets=meets) for meets in (False, True))
     source = open_source(
         job.inputs,
         spec,

@@ -124,12 +124,12 @@ class Hashing:
         """Each part as a data set, for each fold anew where the spec learns from the rows of the fold."""
         if raw.validation is not None:
             if len(raw.open(self.source.spec, raw.validation).sample(1)) == 0:
-                raise raw.validation.condition.splits_nothing("no row")
+                raise raw.validation.splits_nothing("no row")
             if len(self.source.sample(1)) == 0:
-                raise raw.validation.condition.splits_nothing("every row")
+                raise raw.validation.splits_nothing("every row")
             if not any(map(len, self.source.batches(BLOCK_ROWS, stop=self.plan.end))):
                 raise DataError(
-                    f"all of the first {self.plan.end:,} rows meet {raw.validation.condition.text!r}, so "
+                    f"all of the first {self.plan.end:,} rows meet {raw.validation.text!r}, so "
                     f"none is left to learn from; use more rows ({named('rows')})."
                 )
         parts, scored = parts_of(raw, self.source, self.plan.end, self.plan.fraction)

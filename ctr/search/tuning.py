@@ -242,7 +242,7 @@ def tune(
         plan.trials,
         rates,
         fitted,
-        None if raw is None or raw.validation is None else raw.validation.condition.text,
+        None if raw is None or raw.validation is None else raw.validation.text,
     )
 
 

@@ -15,7 +15,7 @@ from ctr.settings.setting import Setting
 
 if TYPE_CHECKING:
     from ctr.features import FeatureSpec
-    from ctr.features.readers import Condition
+    from ctr.features.readers import RowChoice
 else:
     FeatureSpec = Any  # which loads what help does without
 
@@ -120,24 +120,24 @@ RedisStore = Annotated[str, AfterValidator(_redis_url)]
 ModelInRedis = Annotated[RedisStore, Setting("Redis URL of the model.", metavar="URL")]
 
 
-def parsed(condition: str) -> Condition:
-    """The condition on rows that this text says. Raises ValueError."""
-    from ctr.features.readers import Condition
+def chosen_rows(condition: str, *, meets: bool = True) -> RowChoice:
+    """The rows that meet this condition, or the others. Raises ValueError."""
+    from ctr.features.readers import RowChoice
 
     try:
-        return Condition.parse(condition)
+        return RowChoice.parse(condition, meets=meets)
     except SpecError as error:
         raise ValueError(str(error)) from None
 
 
 def _condition(text: str | None) -> str | None:
     if text is not None:
-        parsed(text)
+        chosen_rows(text)
     return text
 
 
 HoldoutWhere = Annotated[str | None, AfterValidator(_condition)]
-"""A condition as `ctr.features.readers.Condition` parses it."""
+"""A condition as `ctr.features.readers.RowChoice` parses it."""
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

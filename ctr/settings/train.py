@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from ctr.errors import ModelError, SettingError, named
 from ctr.outputs import beside, printable
-from ctr.settings.shared import parsed
+from ctr.settings.shared import chosen_rows
 from ctr.settings.train_fields import TrainFields
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ class TrainJob(TrainFields):
         """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
         if self.holdout_where is None:
             return None
-        from ctr.features.readers import RowChoice
-
-        return RowChoice(parsed(self.holdout_where), held_out)
+        return chosen_rows(self.holdout_where, meets=held_out)
 
     @property
     def in_memory(self) -> bool:

@@ -194,9 +194,9 @@ class JobDescription(BaseModel):
                 raise DataError(f"{path}: the job's input is not here; {_REMEDY}.")
         choice = None
         if self.without is not None:
-            from ctr.features.readers import Condition, RowChoice
+            from ctr.features.readers import RowChoice
 
-            choice = RowChoice(Condition.parse(self.without), False)
+            choice = RowChoice.parse(self.without, meets=False)
         spec = self.feature_spec()
         source = open_source(
             inputs or self.inputs,

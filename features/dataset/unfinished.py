@@ -62,7 +62,7 @@ def key_of(
     if any(isinstance(file, StandardInput) for file in files):
         return None
     found = [(file.location, file.size, file.state.modified_ns) for file in files]
-    chosen = None if choice is None else [choice.condition.text, choice.meets]
+    chosen = None if choice is None else [choice.text, choice.meets]
     text = json.dumps([FORMAT_VERSION, spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""`InputFile`: one raw file, wherever it lies; `LocalFile`: on a disk; `ChosenRows`: some of its rows."""
+"""`InputFile`: one raw file, wherever it lies; `LocalFile`, `StandardInput`; `ChosenRows`: rows of one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class FileState:
         return f"it was written to ({now.size:,} bytes as before, but modified since)"
 
 
+STANDARD_INPUT = "-"
+_READ_BYTES = 1 << 20  # 1 MiB
 _STEP = 1 << 20  # rows that are counted at a time
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,25 @@ class InputFile(ABC):
 
     def __str__(self) -> str:
         return self.location
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The suffixes of its name, in lower case, such as `['.csv', '.gz']`."""
+        return [suffix.lower() for suffix in PurePosixPath(str(self)).suffixes]
+
+    @property
+    def partition_columns(self) -> Mapping[str, bytes]:
+        """The columns that the folders above it give it: `day` for `logs/day=2017-11-06/part-0.parquet`.
+
+        As Apache Hive lays out tables: `%` and two hex digits are a byte, its word for null is a missing
+        value.
+        """
+        columns = {}
+        for part in os.path.dirname(self.location).split("/"):
+            name, equals, value = part.partition("=")
+            if equals and name:
+                columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
+        return columns
 
     @cached_property
     def state(self) -> FileState:
@@ -163,22 +185,87 @@ class LocalFile(InputFile):
         return DataError(f"{self}: cannot be read ({error.strerror}).")
 
 
-def suffixes(file: InputFile) -> list[str]:
-    """The suffixes of its name, in lower case, such as `['.csv', '.gz']`."""
-    return [suffix.lower() for suffix in PurePosixPath(str(file)).suffixes]
+class InputStream(io.RawIOBase):
+    """The bytes of a file from the first to the last, as a subclass gets them."""
+
+    _at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, target: Any, /) -> int:
+        count = self._read(memoryview(target).cast("B"))
+        self._at += count
+        return count
+
+    @abstractmethod
+    def _read(self, target: memoryview) -> int:
+        """Read the next bytes, at most as many as `target` can hold, into it; return how many."""
 
 
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+class StandardInput(InputFile):
+    """Standard input. What has been read is kept until a pass begins that reads it to its end."""
+
+    def __init__(self, handle: int = 0) -> None:
+        """`handle`: the file descriptor to read."""
+        super().__init__(STANDARD_INPUT)
+        self.handle = handle
+        self.head = bytearray()
+        """The bytes that have been read and kept."""
+        self._kept = True
+        self.exhausted = False
+        """Whether it has been read beyond what was kept."""
+
+    def __str__(self) -> str:
+        return "standard input"
+
+    def begin_pass(self) -> None:
+        """Stop keeping bytes: only the next `open` can read to the end."""
+        if not self._kept:
+            raise self.once()
+        self._kept = False
+
+    def open(self) -> io.BufferedReader:
+        if self.exhausted:
+            raise self.once()
+        return io.BufferedReader(_Replay(self, self._kept), _READ_BYTES)
+
+    def seekable(self) -> Any:
+        raise DataError(
+            f"{self}: a Parquet or Arrow file is not read from front to back, as a pipe is; give it by its"
+            f" path, or pipe an Arrow stream."
+        )
+
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
+        return FileState(0, 0, 0, 0)  # it is read once
+
+    def once(self) -> DataError:
+        """The error of reading it a second time."""
+        return DataError(
+            f"{self}: it can be read only once, and this takes a second pass (several epochs, counting rows"
+            f" for a hold-out or for several workers, or a spec that learns from data); write it to a file,"
+            f" and give that."
+        )
 
 
-def partition_columns(file: InputFile) -> Mapping[str, bytes]:
-    """The columns that the folders above a file give it: `day` for `logs/day=2017-11-06/part-0.parquet`.
+class _Replay(InputStream):
+    """The bytes of standard input from the first: those of its head, then what follows."""
 
-    As Apache Hive lays out tables: `%` and two hex digits are a byte, its word for null is a missing value.
-    """
-    columns = {}
-    for part in os.path.dirname(file.location).split("/"):
-        name, equals, value = part.partition("=")
-        if equals and name:
-            columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
-    return columns
+    def __init__(self, source: StandardInput, keep: bool) -> None:
+        self._source, self._keep = source, keep
+
+    def _read(self, target: memoryview) -> int:
+        head = self._source.head
+        if self._at < len(head):
+            count = min(len(target), len(head) - self._at)
+            target[:count] = head[self._at : self._at + count]
+            return count
+        count = os.readv(self._source.handle, [target])
+        if self._keep:
+            head += target[:count]
+        else:
+            self._source.head, self._source.exhausted = bytearray(), True
+        return count

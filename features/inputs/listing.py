@@ -11,9 +11,8 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from ctr.errors import DataError
-from ctr.features.inputs.input_file import InputFile, LocalFile
+from ctr.features.inputs.input_file import STANDARD_INPUT, InputFile, LocalFile, StandardInput
 from ctr.features.inputs.remote import RemoteFile, is_uri, list_remote
-from ctr.features.inputs.standard_input import NAME, StandardInput
 
 _MANIFEST, _SPEC = "manifest.json", "features.yaml"  # of folders that ctr wrote
 _HIDDEN = (".", "_")  # such as .part-0.crc, _SUCCESS and _temporary
@@ -45,7 +44,7 @@ def is_glob(text: str) -> bool:
 
 
 def _files_of(text: str) -> Sequence[InputFile]:
-    if text == NAME:
+    if text == STANDARD_INPUT:
         return [StandardInput()]
     if is_uri(text):
         return _remote(text)

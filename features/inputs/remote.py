@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs.input_file import FileState, InputFile
+from ctr.features.inputs.input_file import FileState, InputFile, InputStream
 from ctr.features.threads import Threads
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -198,23 +198,16 @@ def _gcs(process: int, anonymous: bool, retry_s: int) -> Any:
     return GcsFileSystem(anonymous=anonymous, retry_time_limit=timedelta(seconds=retry_s))
 
 
-class _ReadAhead(io.RawIOBase):
+class _ReadAhead(InputStream):
     """A remote file, whose next bytes are on their way while these are used."""
 
     def __init__(self, uri: str, file: Any) -> None:
-        self._uri, self._file, self._at = uri, file, 0
+        self._uri, self._file = uri, file
         self._block = memoryview(b"")
         self._threads = Threads(1, "read-ahead")
         self._next: Future[bytes] = self._threads.submit(file.read, _AHEAD_BYTES)
 
-    def readable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, target: Any, /) -> int:
-        target = memoryview(target).cast("B")
+    def _read(self, target: memoryview) -> int:
         if not self._block:
             with remote_errors(self._uri):
                 self._block = memoryview(self._next.result())
@@ -222,7 +215,6 @@ class _ReadAhead(io.RawIOBase):
                 self._next = self._threads.submit(self._file.read, _AHEAD_BYTES)
         count = min(len(target), len(self._block))
         target[:count], self._block = self._block[:count], self._block[count:]
-        self._at += count
         return count
 
     def close(self) -> None:

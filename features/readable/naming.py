@@ -40,7 +40,8 @@ class Features(NamedTuple):
 
 def slots_of(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     """The slots of features with these hashes."""
-    return np.maximum(hashes & np.uint64((1 << bits) - 1), np.uint64(1))
+    slots: NDArray[np.uint64] = np.maximum(hashes & np.uint64((1 << bits) - 1), np.uint64(1))
+    return slots
 
 
 class Naming:

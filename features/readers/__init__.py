@@ -9,7 +9,7 @@ from ctr.features.readers.opening import format_of, open_reader
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.features.readers.condition import Condition, RowChoice
+    from ctr.features.readers.condition import RowChoice
     from ctr.features.readers.wrapped import SomeRowsPiece
 
 # Kernels that compare texts: a hashed data set needs none.

@@ -1,4 +1,4 @@
-"""`Condition`: comparisons of columns that rows may meet; `RowChoice`: those rows, or the others."""
+"""`RowChoice`: the rows that meet comparisons of columns, or the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.block import Block, Piece, Reader, require_wanted
-from ctr.features.columns import Column
+from ctr.features.columns import Column, Columns
 from ctr.features.readers.condition_kernels import compare_texts
 from ctr.features.readers.wrapped import ChangedPiece, ReaderAround
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
@@ -70,23 +70,24 @@ class Comparison:
             return np.asarray(compared & typed.present & (typed.problem == 0), np.bool_)
         order = np.zeros(len(column), np.int8)
         value = np.frombuffer(self.value.encode(), np.uint8)
-        buffer = column.buffer.view()
-        buffer.flags.writeable = False
-        compare_texts(buffer, column.starts, column.ends, column.status, value, order)
+        compare_texts(column.buffer, column.starts, column.ends, column.status, value, order)
         holds: NDArray[np.bool_] = _OPERATORS[self.sign](order, 0)
         return np.asarray(holds & (column.status == 0) & (column.ends > column.starts), np.bool_)
 
 
 @dataclass(frozen=True)
-class Condition:
-    """Comparisons joined by `and`, and those by `or`."""
+class RowChoice:
+    """The rows that meet a condition, or those that do not."""
 
     text: str
+    """The condition, as a user wrote it."""
     alternatives: Sequence[Sequence[Comparison]]
+    """Comparisons joined by `and`, and those by `or`."""
+    meets: bool = True
 
     @staticmethod
-    def parse(text: str) -> Condition:
-        """Such as `click_time >= 2017-11-09 and site != "a or b"`. Raises SpecError."""
+    def parse(text: str, *, meets: bool = True) -> RowChoice:
+        """By a condition such as `click_time >= 2017-11-09 and site != "a or b"`. Raises SpecError."""
         alternatives: list[list[Comparison]] = [[]]
         at = 0
         for word in [*_WORD.finditer(text), None]:
@@ -97,15 +98,15 @@ class Condition:
                 at = word.end()
                 if word[2].lower() == "or":
                     alternatives.append([])
-        return Condition(text, alternatives)
+        return RowChoice(text, alternatives, meets)
 
     @cached_property
     def columns(self) -> list[str]:
         """The columns it compares, each once."""
         return list(dict.fromkeys(each.column for terms in self.alternatives for each in terms))
 
-    def with_times(self, spec: FeatureSpec) -> Condition:
-        """This condition for data of `spec`, whose time fields and windows say which columns have times.
+    def with_times(self, spec: FeatureSpec) -> RowChoice:
+        """This choice for data of `spec`, whose time fields and windows say which columns have times.
 
         A time may be written as the column has it, or in ISO 8601. Raises SpecError for what is no time.
         """
@@ -136,13 +137,24 @@ class Condition:
             " column is written."
         )
 
-    def holds(self, columns: Mapping[str, Column]) -> NDArray[np.bool_]:
-        """bool[rows]: which rows meet it."""
-        alternatives = [
-            np.logical_and.reduce([each.holds(columns[each.column]) for each in terms])
-            for terms in self.alternatives
-        ]
-        return np.asarray(np.logical_or.reduce(alternatives), np.bool_)
+    def applied(self, block: Block, columns: Sequence[str], wanted: int) -> Block:
+        """The block with its first `wanted` columns, where rows that are not chosen are marked.
+
+        Rows that cannot be read meet nothing.
+        """
+        compared = Columns(block.cells, block.status, slice(None), columns)
+        holds = np.logical_or.reduce(
+            [
+                np.logical_and.reduce([each.holds(compared[each.column]) for each in terms])
+                for terms in self.alternatives
+            ]
+        )
+        block.status[holds != self.meets] = RowStatus.ELSEWHERE
+        if wanted == len(columns):
+            return block
+        cells = block.cells
+        starts, ends = (np.ascontiguousarray(each[:, :wanted]) for each in (cells.starts, cells.ends))
+        return replace(block, cells=Cells(cells.buffer, starts, ends))
 
 
 def _times_in(spec: FeatureSpec) -> Iterator[tuple[str, str | None]]:
@@ -171,34 +183,6 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if re.fullmatch(_QUOTED, text) else text
 
 
-@dataclass(frozen=True, slots=True)
-class RowChoice:
-    """The rows that meet a condition, or those that do not."""
-
-    condition: Condition
-    meets: bool
-
-    def with_times(self, spec: FeatureSpec) -> RowChoice:
-        """See `Condition.with_times`."""
-        return replace(self, condition=self.condition.with_times(spec))
-
-    def applied(self, block: Block, columns: Sequence[str], wanted: int) -> Block:
-        """The block with its first `wanted` columns, where rows that are not chosen are marked.
-
-        Rows that cannot be read meet nothing.
-        """
-        compared = {
-            name: Column.of(block.cells, block.status, columns.index(name), slice(None))
-            for name in self.condition.columns
-        }
-        block.status[self.condition.holds(compared) != self.meets] = RowStatus.ELSEWHERE
-        if wanted == len(columns):
-            return block
-        cells = block.cells
-        starts, ends = (np.ascontiguousarray(each[:, :wanted]) for each in (cells.starts, cells.ends))
-        return replace(block, cells=Cells(cells.buffer, starts, ends))
-
-
 class ChosenReader(ReaderAround):
     """Another reader's rows; those that are not chosen have the status `RowStatus.ELSEWHERE`."""
 
@@ -208,11 +192,10 @@ class ChosenReader(ReaderAround):
 
     def require(self, columns: Sequence[str]) -> None:
         self._reader.require(columns)
-        condition = self._choice.condition
-        why = f"which the condition {condition.text!r} compares"
-        require_wanted(self._path, self._reader, condition.columns, why)
+        why = f"which the condition {self._choice.text!r} compares"
+        require_wanted(self._path, self._reader, self._choice.columns, why)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        needed = list(dict.fromkeys([*columns, *self._choice.condition.columns]))
+        needed = list(dict.fromkeys([*columns, *self._choice.columns]))
         for piece in self._reader.pieces(needed):
             yield ChangedPiece(piece, lambda block: self._choice.applied(block, needed, len(columns)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
 from ctr.features import lines, tables  # lazy: a reader is loaded with the first file of its format
-from ctr.features.inputs import InputFile, partition_columns, suffixes
+from ctr.features.inputs import InputFile
 from ctr.features.readers.wrapped import PartitionedReader, SomeRowsReader
 from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
@@ -82,7 +82,7 @@ def open_reader(
     if choice is not None:
         choice = choice.with_times(spec)
     reader: Reader = of_file.open(path, spec, labels)
-    if values := partition_columns(path):
+    if values := path.partition_columns:
         reader = PartitionedReader(reader, values)
     if path.chosen_rows is not None:
         reader = SomeRowsReader(path, path.chosen_rows, reader)
@@ -97,7 +97,7 @@ def format_of(path: InputFile) -> Format | None:
     """The format of a file by its first bytes or its name; None: as the spec says, or delimited text."""
     with closing(path.open()) as file:
         head = file.read(max(len(begin) for known in FORMATS.values() for begin in known.begins))
-    ends = suffixes(path)
+    ends = path.suffixes
     if ends and ends[-1] in COMPRESSED:
         ends.pop()
     for known in FORMATS.values():

@@ -59,7 +59,7 @@ class PartitionedReader(ReaderAround):
     """
 
     def __init__(self, reader: Reader, values: Mapping[str, bytes]) -> None:
-        """`values`: of the folders above the file, by column (see `partition_columns`)."""
+        """`values`: of the folders above the file, by column (see `InputFile.partition_columns`)."""
         super().__init__(reader)
         self._values = values
         self._own = {name for name in values if name not in reader.columns}

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.features.tables.arrow import ArrowReader
+    from ctr.features.tables.arrow import ArrowReader, TableReader
     from ctr.features.tables.category_types import check_categories, float_categories
     from ctr.features.tables.parquet import ParquetReader
-    from ctr.features.tables.table import TableReader
 
 # Each loads a part of Arrow that only its format needs.
 __getattr__ = lazy_package(__name__, __file__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.block import Block, UnfitColumnError, require_columns, rows_per_block
-from ctr.features.inputs import InputFile, partition_columns
+from ctr.features.inputs import InputFile
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, CodedCells, CodedColumns, Texts
 
@@ -145,7 +145,7 @@ class TypedReader:
         self.columns: Sequence[str] = schema.names
         self._constants = b""
         if isinstance(where, InputFile):
-            self._constants = b"".join(partition_columns(where).values())
+            self._constants = b"".join(where.partition_columns.values())
         self._rows_read = 0
 
     def require(self, columns: Sequence[str]) -> None:

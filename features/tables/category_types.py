@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,13 +22,16 @@ def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str]
     Raises DataError for fractions, as rows of JSON do: 0.5 may be 0.50 where the model learnt it. `columns`:
     only these; None: all of the spec.
     """
-    for name in _category_columns(spec):
-        if table.column_names.count(name) != 1 or (columns is not None and name not in columns):
+    types = pa.types
+    for name, kind in _categories(spec, table.schema):
+        if columns is not None and name not in columns:
             continue
-        kind = _value_type(table.schema.field(name).type)
-        if pa.types.is_floating(kind):
+        if types.is_floating(kind):
             _require_whole(table, name)
-        if _is_number_or_time(kind):
+        if any(
+            is_one(kind)
+            for is_one in (types.is_integer, types.is_floating, types.is_decimal, types.is_temporal)
+        ):
             warnings.warn(
                 f"the table: column {name!r} has the type {kind}, but its field is a category, and categories"
                 f" are texts: those in a file may be written differently (00007 for 7). Read files with"
@@ -42,31 +45,22 @@ def float_categories(path: object, schema: pa.Schema, spec: FeatureSpec) -> list
     return [
         f"{path}: column {name!r} has the type {schema.field(name).type}, but its field is a category, and"
         " requests for predictions refuse fractions there; make the column text, or the field a number"
-        for name in _category_columns(spec)
-        if schema.names.count(name) == 1 and pa.types.is_floating(_value_type(schema.field(name).type))
+        for name, kind in _categories(spec, schema)
+        if pa.types.is_floating(kind)
     ]
 
 
-def _category_columns(spec: FeatureSpec) -> list[str]:
-    """The columns that are read as categories, each once."""
+def _categories(spec: FeatureSpec, schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
+    """Each column that is read as a category, with the type of its single values."""
     fields = [field for field in spec.fields if not field.numeric and not isinstance(field, TimeField)]
     names = [column for field in fields for column in columns_of(field)]
     names += [column for window in spec.windows for column in window.key]
-    return list(dict.fromkeys(names))
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    """Of the single values in a column of this type."""
-    while is_list(kind) or pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return kind
-
-
-def _is_number_or_time(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_temporal(kind)
-    )
+    for name in dict.fromkeys(names):
+        if schema.names.count(name) == 1:
+            kind = schema.field(name).type
+            while is_list(kind) or pa.types.is_dictionary(kind):
+                kind = kind.value_type
+            yield name, kind
 
 
 def _require_whole(table: pa.Table, name: str) -> None:

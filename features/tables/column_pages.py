@@ -124,7 +124,7 @@ class ColumnPages:
         while True:
             self._fill(min(size, len(self._window) + self._end - self._at))
             try:
-                header, length = page_header(self._window)
+                header, length = page_header(self._window[:size])
             except IndexError:
                 if size > min(len(self._window), _MOST_HEADER_BYTES):
                     raise ValueError("a column is cut short") from None

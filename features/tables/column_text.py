@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import time, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ def text_of_column(column: pa.Array) -> pa.Array:
     if types.is_timestamp(kind):
         return _text_of_timestamps(column)
     if types.is_time(kind):
-        return _shortened(column.cast(pa.time64("ns")))
+        since_1970 = column.cast(pa.time64("ns")).cast(pa.int64()).cast(pa.timestamp("ns"))
+        return pc.utf8_slice_codeunits(_text_of_timestamps(since_1970), len("1970-01-01 "))
     if types.is_duration(kind):
         raise pa.ArrowNotImplementedError("a duration has no text")
     return column.cast(pa.large_string())
@@ -45,13 +47,9 @@ def text_of_column(column: pa.Array) -> pa.Array:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a value of this type is several values."""
     types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    views = (types.is_list_view, types.is_large_list_view)
+    return any(is_one(kind) for is_one in (*lists, *views))
 
 
 def _text_of_lists(column: pa.Array) -> pa.Array:
@@ -120,15 +118,5 @@ def _offset(seconds: int | None) -> Any:
     """`+01:00`; as Python writes it, so with seconds for the odd offsets of old times."""
     if seconds is None:
         return None
-    hours, rest = divmod(abs(seconds), 3600)
-    minutes, odd = divmod(rest, 60)
-    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}" + (f":{odd:02}" if odd else "")
-
-
-def _shortened(times: pa.Array) -> pa.Array:
-    """Times of day (time64[ns]) as text."""
-    nanoseconds = times.cast(pa.int64())
-    seconds = pc.divide(nanoseconds, 10**9)
-    texts = seconds.cast(pa.int32()).cast(pa.time32("s")).cast(pa.large_string())
-    fraction = pc.subtract(nanoseconds, pc.multiply(seconds, 10**9))
-    return _joined(texts, _text_of_fractions(fraction))
+    midnight = time(tzinfo=timezone(timedelta(seconds=seconds)))
+    return midnight.isoformat().removeprefix("00:00:00")

@@ -6,6 +6,7 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 
 from __future__ import annotations
 
+from io import SEEK_CUR, BytesIO
 from typing import Any, NamedTuple
 
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 7, 8, 12
@@ -36,7 +37,8 @@ def page_header(data: memoryview) -> tuple[PageHeader, int]:
 
     Raises IndexError if it is longer than `data`, and ValueError for what is none.
     """
-    fields, end = _struct(data, 0, _DEEPEST)
+    stream = BytesIO(data)
+    fields = _struct(stream, _DEEPEST)
     kind = fields.get(1, -1)
     own = fields.get(5 if kind == DATA else 7 if kind == DICTIONARY else 8, {})
     if not isinstance(own, dict):
@@ -52,49 +54,43 @@ def page_header(data: memoryview) -> tuple[PageHeader, int]:
     )
     if not all(isinstance(number, int) and number >= 0 for number in header):
         raise ValueError("a page header has no sizes")
-    return header, end
+    return header, stream.tell()
 
 
-def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+def _struct(data: BytesIO, depth: int) -> dict[int, Any]:
     """Its fields by number; those of other types than a page header needs are left out."""
     fields: dict[int, Any] = {}
     number = 0
-    while head := data[at]:
-        at += 1
+    while head := data.read(1)[0]:
         kind = head & 15
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _integer(data, at)
+        number = number + (head >> 4) if head >> 4 else _integer(data)
         if kind in (_TRUE, _FALSE):
             fields[number] = kind == _TRUE
         elif kind in _INTEGERS:
-            fields[number], at = _integer(data, at)
+            fields[number] = _integer(data)
         elif kind == _BINARY:
-            size, at = _unsigned(data, at)
-            at += size
+            if (size := _unsigned(data)) >> 31:
+                raise ValueError("a page header has too long a text")
+            data.seek(size, SEEK_CUR)
         elif kind == _STRUCT and depth:
-            fields[number], at = _struct(data, at, depth - 1)
+            fields[number] = _struct(data, depth - 1)
         elif kind in (_BYTE, _DOUBLE):
-            at += 1 if kind == _BYTE else 8
+            data.seek(1 if kind == _BYTE else 8, SEEK_CUR)
         else:
             raise ValueError(f"a page header has a field of type {kind}")
-    return fields, at + 1
+    return fields
 
 
-def _integer(data: memoryview, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
-    return value >> 1 ^ -(value & 1), at
+def _integer(data: BytesIO) -> int:
+    value = _unsigned(data)
+    return value >> 1 ^ -(value & 1)
 
 
-def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
+def _unsigned(data: BytesIO) -> int:
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data.read(1)[0]
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a page header has too long a number")
+            return value
+    raise ValueError("a page header has too long a number")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile, suffixes
+from ctr.features.inputs import InputFile
 from ctr.features.spec import FeatureSpec
 from ctr.features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, TypedReader, parts_of
 from ctr.features.tables.column_pages import ColumnPages, are_readable, is_text
@@ -131,7 +131,7 @@ class ParquetReader(TypedReader):
         reason = str(error).splitlines()[0]
         with closing(self._path.open()) as file:
             known = file.read(len(PARQUET)) == PARQUET
-        if not known and not {".parquet", ".pq"}.intersection(suffixes(self._path)):
+        if not known and not {".parquet", ".pq"}.intersection(self._path.suffixes):
             return DataError(
                 f"{self._path}: the feature spec is for Parquet (`source: {{format: parquet}}`), and this is "
                 "no such file; save its rows as Parquet or Arrow, or train a model with a spec for text."

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile, suffixes
+from ctr.features.inputs import InputFile
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
 """Suffixes of compressed files; what is read depends on the first bytes."""
@@ -61,7 +61,7 @@ def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
     head = file.peek(16)[:16]
     codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
     if codec is None:
-        suffix = "".join(suffixes(path)[-1:])
+        suffix = "".join(path.suffixes[-1:])
         if head and suffix in COMPRESSED:
             raise DataError(
                 f"{path}: not compressed, or damaged, though its name ends in {suffix}; rename it if it"

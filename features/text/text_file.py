@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile, partition_columns
+from ctr.features.inputs import InputFile
 from ctr.features.text.file_kind import Stream, decompressed, require_text
 from ctr.features.text.scanner_kernels import PADDING, count_lines, last_line_end
 
@@ -71,7 +71,7 @@ class TextFile:
         self._filled = 0
         self._shared = False  # whether lines of the buffer were taken
         # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.wrapped`.
-        self._constants = np.frombuffer(b"".join(partition_columns(path).values()), np.uint8)
+        self._constants = np.frombuffer(b"".join(path.partition_columns.values()), np.uint8)
         self._allocate(read_bytes)
         self._raw = path.open()
         self._stream: Stream = self._raw

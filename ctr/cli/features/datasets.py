@@ -127,7 +127,7 @@ def _outs(
     inputs: list[str], out: Path, holdout_where: str | None, holdout_out: Path | None
 ) -> dict[Path, RowChoice | None]:
     """Which rows go to which folder; those to train on last. Raises BadParameter."""
-    from ctr.features.readers import Condition, RowChoice
+    from ctr.features.readers import RowChoice
 
     if holdout_where is None and holdout_out is None:
         return {out: None}
@@ -146,11 +146,11 @@ def _outs(
             " and give that."
         )
     try:
-        condition = Condition.parse(holdout_where)
+        held_out, kept = (RowChoice.parse(holdout_where, meets=meets) for meets in (True, False))
     except SpecError as error:
         raise typer.BadParameter(f"--holdout-where: {error}") from None
     # The rows that are held out are looked for first: if there are none, little was done.
-    return {holdout_out: RowChoice(condition, True), out: RowChoice(condition, False)}
+    return {holdout_out: held_out, out: kept}
 
 
 def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:

@@ -11,7 +11,7 @@ import pytest
 
 from ctr.crosses import suggest_crosses
 from ctr.features import RawSource, fit, parse_spec
-from ctr.features.readers import Condition, RowChoice
+from ctr.features.readers import RowChoice
 from ctr.search import Candidate, Fold, Plan, RawRows, tune
 from ctr.search.candidates import Hashing
 
@@ -84,7 +84,7 @@ def test_no_trial_depends_on_what_validation_rows_would_teach(logs: list[Path], 
 def test_folds_have_equal_numbers_of_rows_that_are_chosen(tmp_path: Path, chosen: str | None) -> None:
     bad = [3, 250, 251, 999]
     log = log_of(tmp_path / "log.csv", [], bad)
-    choice = None if chosen is None else RowChoice(Condition.parse(chosen), True)
+    choice = None if chosen is None else RowChoice.parse(chosen)
     raw = RawRows([log], SPEC, on_bad_rows="skip", choice=choice)
     (plain, _), folds = made(raw, tmp_path / "made")
     rows = [row for row in range(ROWS) if row not in bad and not (chosen and 500 <= row < 800)]
@@ -99,8 +99,7 @@ def test_folds_have_equal_numbers_of_rows_that_are_chosen(tmp_path: Path, chosen
 
 
 def test_validation_rows_by_a_condition(tmp_path: Path, logs: list[Path]) -> None:
-    condition = Condition.parse("day >= 8")
-    learnt, validation = (RowChoice(condition, held_out) for held_out in (False, True))
+    learnt, validation = (RowChoice.parse("day >= 8", meets=held_out) for held_out in (False, True))
     of_both = []
     for log in logs:
         raw = RawRows([log], SPEC, choice=learnt, validation=validation)

@@ -19,7 +19,7 @@ from ctr.features import Chunk, DatasetSource, RawSource, batches_with_texts, op
 from ctr.features.dataset import DatasetDraft, RowNote, dataset_folders, raw_file_entries
 from ctr.features.dataset.manifest import MANIFEST, RAW_ROWS
 from ctr.features.inputs import input_files
-from ctr.features.readers import Condition, RowChoice
+from ctr.features.readers import RowChoice
 
 SPEC = """
 version: 1
@@ -58,7 +58,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 def build(
     paths: Sequence[Path], out: Path, condition: str | None = None, kind: str = "delimited"
 ) -> RawSource:
-    choice = None if condition is None else RowChoice(Condition.parse(condition), meets=True)
+    choice = None if condition is None else RowChoice.parse(condition)
     spec = parse_spec(SPEC.format(kind), "spec")
     source, note = RawSource(spec, paths, on_bad_rows="skip", choice=choice), RowNote()
     source.on_left_out = note.leave_out

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from ctr.features.inputs import LocalFile, input_files, is_glob, partition_columns
+from ctr.features.inputs import LocalFile, input_files, is_glob
 from ctr.features.source import RawSource
 from ctr.features.spec import parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
@@ -84,7 +84,7 @@ def test_inputs_without_a_file(tree: Path) -> None:
 
 def test_columns_of_folders() -> None:
     file = LocalFile(Path("/logs/day=2017-11-06/site=a%2Fb%20c/of=__HIVE_DEFAULT_PARTITION__/x=/p=q.csv"))
-    assert partition_columns(file) == {"day": b"2017-11-06", "site": b"a/b c", "of": b"", "x": b""}
+    assert file.partition_columns == {"day": b"2017-11-06", "site": b"a/b c", "of": b"", "x": b""}
 
 
 HIVE = """

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from ctr.errors import DataError, SpecError
 from ctr.features.first_pass import fit
 from ctr.features.opening import open_source
-from ctr.features.readers import Condition, RowChoice
+from ctr.features.readers import RowChoice
 from ctr.features.readers.condition_kernels import compare_texts
 from ctr.features.source import RawSource
 from ctr.features.spec import parse_spec
@@ -31,7 +31,7 @@ HEADER = "y,n,c,at,my id"
 
 
 def choice(text: str, meets: bool = True) -> RowChoice:
-    return RowChoice(Condition.parse(text), meets)
+    return RowChoice.parse(text, meets=meets)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_steps_learn_from_the_chosen_rows_only(tmp_path: Path) -> None:
 )
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(SpecError, match="is no comparison; write such as"):
-        Condition.parse(text)
+        RowChoice.parse(text)
 
 
 def test_conditions_that_do_not_fit_the_data(tmp_path: Path) -> None:
