@@ -191,8 +191,8 @@ def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], see
     """Some columns of `cells` as hashes of categories."""
     shape = len(columns), len(cells)
     hashes, present = np.empty(shape, np.uint64), np.empty(shape, np.bool_)
-    places = read_only(cells.buffer), cells.starts, cells.ends, status, np.array(columns, np.int64)
-    hash_columns(*places, np.uint64(seed), hashes, present)
+    places = read_only(cells.buffer), cells.starts.reshape(-1), cells.ends.reshape(-1)
+    hash_columns(*places, status, np.array(columns, np.int64), np.uint64(seed), hashes, present)
     sound = np.zeros(len(cells), np.uint8)
     return [HashedTokens(*of_one, sound) for of_one in zip(hashes, present, strict=True)]
 

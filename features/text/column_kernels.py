@@ -6,6 +6,8 @@ branch that could not be foreseen for what most cells of a click log are: whole 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,12 +16,84 @@ from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
 from ctr.numba_cache import njit
 
-_TILE = 64  # rows
+TILE = 64  # rows; microseconds per Criteo row with 16, 32, 64, 128: 0.25, 0.18, 0.155, 0.17
 
 _U0, _U8, _U9 = (np.uint64(k) for k in (0, 8, 9))
 _MINUS = np.uint8(ord("-"))
-_POINTS, _LOWEST_BITS = np.uint64(0x2E2E2E2E2E2E2E2E), np.uint64(0x0101010101010101)
-_HIGHEST_BITS = np.uint64(0x8080808080808080)
+
+
+class TileCells(NamedTuple):
+    """The cells of up to TILE rows."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    """Of all cells, row by row."""
+    at: NDArray[np.uint64]
+    """uint64[rows]: where each row's cells begin in `starts` and `ends`."""
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def load_categories(
+    cells: TileCells, column: np.uint64, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
+) -> bool:
+    """Loads the cells of 8 bytes; returns whether there are others that are not empty."""
+    buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
+    size = np.uint64(buffer.size)
+    others = False
+    for t in range(at.size):
+        k = at[t] + column
+        start = np.uint64(starts[k])
+        length = np.uint64(ends[k]) - start
+        present[f, t] = length != _U0
+        # No branch between empty and 8 bytes, for none could be foreseen.
+        if length & ~_U8 == _U0 and start + _U8 <= size:
+            words[f, t] = load_u64(buffer, start)
+        else:
+            others = True
+    return others
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def find_points(f: int, words: NDArray[np.uint64]) -> bool:
+    """Whether any of the words has a decimal point, so that it may be another spelling of a whole number."""
+    marks = _U0
+    for t in range(TILE):  # the bytes that are points become zeros, and those are found by borrowing
+        word = words[f, t] ^ np.uint64(0x2E2E2E2E2E2E2E2E)
+        marks |= (word - np.uint64(0x0101010101010101)) & ~word
+    return bool(marks & np.uint64(0x8080808080808080) != _U0)
+
+
+@njit(nogil=True, cache=True)
+def hash_other_categories(
+    cells: TileCells,
+    column: np.uint64,
+    f: int,
+    seed: np.uint64,
+    pointed: bool,
+    hashes: NDArray[np.uint64],
+    present: NDArray[np.bool_],
+) -> None:
+    """Replaces the hashes of the cells that `load_categories` did not load; of all of them if `pointed`."""
+    buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
+    size = np.uint64(buffer.size)
+    for t in range(at.size):
+        k = at[t] + column
+        start, end = np.uint64(starts[k]), np.uint64(ends[k])
+        if end == start or (end - start == _U8 and start + _U8 <= size and not pointed):
+            continue
+        if may_be_respelt(buffer, start, end):
+            present[f, t], hashes[f, t] = hash_spelling(buffer, start, end, seed)
+        else:
+            hashes[f, t] = xxh64(buffer, start, end, seed)
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def hash_words(f: int, seed: np.uint64, words: NDArray[np.uint64]) -> None:
+    """Replaces each word by its hash."""
+    # All of the tile, also when it is not full: a constant number of turns is unrolled into vectors.
+    for t in range(TILE):
+        words[f, t] = xxh64_u64(words[f, t], seed)
 
 
 @njit(nogil=True, cache=True)
@@ -35,49 +109,32 @@ def hash_columns(
 ) -> None:
     """The values of the cells `[i, columns[c]]`, spelt as `hash_spelling` does, as `[c, i]` of the results.
 
-    Cells of rows whose `status` is not 0 are not looked at.
+    `starts` and `ends` are those of `Cells`, row by row. Cells of rows whose `status` is not 0 are not looked
+    at.
     """
-    for first in range(0, starts.shape[0], _TILE):
-        last = min(first + _TILE, starts.shape[0])
+    rows = status.size
+    width = np.uint64(starts.size // max(rows, 1))
+    at, words = np.empty(TILE, np.uint64), np.zeros((1, TILE), np.uint64)
+    are_there = np.zeros((1, TILE), np.bool_)
+    for first in range(0, rows, TILE):
+        last = min(first + TILE, rows)
+        n = 0
+        for i in range(first, last):
+            at[n] = np.uint64(i) * width
+            n += status[i] == 0
+        cells = TileCells(buffer, starts, ends, at[:n])
         for c in range(columns.size):
-            rows = starts[first:last, columns[c]], ends[first:last, columns[c]], status[first:last]
-            _hash_tile(buffer, *rows, seed, hashes[c, first:last], present[c, first:last])
-
-
-@njit(nogil=True, cache=True)
-def _hash_tile(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    seed: np.uint64,
-    hashes: NDArray[np.uint64],
-    present: NDArray[np.bool_],
-) -> None:
-    size = np.uint64(buffer.size)
-    others, marks = False, _U0
-    for i in range(starts.size):
-        start = np.uint64(starts[i])
-        length = np.uint64(ends[i]) - start
-        present[i] = length != _U0
-        if status[i] == 0 and length & ~_U8 == _U0 and start + _U8 <= size:
-            hashes[i] = load_u64(buffer, start)
-        else:
-            hashes[i] = _U0
-            others = True
-    for i in range(starts.size):
-        word = hashes[i] ^ _POINTS  # points are zeros now, and found by borrowing
-        marks |= (word - _LOWEST_BITS) & ~word
-        hashes[i] = xxh64_u64(hashes[i], seed)
-    if not others and marks & _HIGHEST_BITS == _U0:
-        return
-    for i in range(starts.size):  # shorter or longer, or such as 1234.0
-        start, end = np.uint64(starts[i]), np.uint64(ends[i])
-        present[i] &= status[i] == 0
-        if present[i] and may_be_respelt(buffer, start, end):
-            present[i], hashes[i] = hash_spelling(buffer, start, end, seed)
-        elif present[i] and end - start != _U8:
-            hashes[i] = xxh64(buffer, start, end, seed)
+            column = np.uint64(columns[c])
+            others = load_categories(cells, column, 0, words, are_there)
+            pointed = find_points(0, words)
+            hash_words(0, seed, words)
+            if others or pointed:
+                hash_other_categories(cells, column, 0, seed, pointed, words, are_there)
+            t = 0
+            for i in range(first, last):
+                hashes[c, i] = words[0, t]
+                present[c, i] = are_there[0, t] & (status[i] == 0)
+                t += status[i] == 0
 
 
 @njit(nogil=True, cache=True)
@@ -97,8 +154,8 @@ def parse_columns(
     neither in rows whose `status` is not 0.
     """
     size = np.uint64(buffer.size)
-    for first in range(0, starts.shape[0], _TILE):
-        last = min(first + _TILE, starts.shape[0])
+    for first in range(0, starts.shape[0], TILE):
+        last = min(first + TILE, starts.shape[0])
         for c in range(columns.size):
             for i in range(first, last):
                 start, end = np.uint64(starts[i, columns[c]]), np.uint64(ends[i, columns[c]])

@@ -34,10 +34,7 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
     decimal exponents of at most 22 (the fast path of Clinger 1990, "How to read floating point numbers
     accurately"), and within a few units in the last place beyond.
     """
-    while start < end and (buffer[start] == _SPACE or buffer[start] == _TAB):
-        start += _U1
-    while end > start and (buffer[end - _U1] == _SPACE or buffer[end - _U1] == _TAB):
-        end -= _U1
+    start, end = stripped(buffer, start, end)
     if start == end:
         return MISSING, 0.0
     negative = buffer[start] == _MINUS
@@ -58,6 +55,16 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
     if math.isinf(value):
         return GARBAGE, 0.0
     return NUMBER, -value if negative else value
+
+
+@njit(nogil=True, cache=True)
+def stripped(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Where the text `buffer[start:end]` begins and ends without the spaces and tabs around it."""
+    while start < end and (buffer[start] == _SPACE or buffer[start] == _TAB):
+        start += _U1
+    while end > start and (buffer[end - _U1] == _SPACE or buffer[end - _U1] == _TAB):
+        end -= _U1
+    return start, end
 
 
 @njit(nogil=True, cache=True)

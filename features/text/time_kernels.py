@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number
+from ctr.features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number, stripped
 from ctr.features.text.row_status import RowStatus
 from ctr.numba_cache import njit
 
@@ -56,7 +56,7 @@ def parse_times(
     for i in range(starts.size):
         if status[i] != 0:
             continue
-        start, end = _stripped(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
+        start, end = stripped(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
         result = MISSING
         if start < end and not _is_none(buffer, start, end):
             if kind == NUMERIC:
@@ -73,15 +73,6 @@ def parse_times(
                     values[i] = _micros_of(fields)
         present[i] = result == NUMBER
         problem[i] = BAD_TIME if result == GARBAGE else 0
-
-
-@njit(nogil=True, cache=True)
-def _stripped(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
-    while start < end and (buffer[start] == _SPACE or buffer[start] == _TAB):
-        start += _U1
-    while end > start and (buffer[end - _U1] == _SPACE or buffer[end - _U1] == _TAB):
-        end -= _U1
-    return start, end
 
 
 @njit(nogil=True, cache=True)

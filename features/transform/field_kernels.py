@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.text.hashing import load_u64, xxh64, xxh64_two, xxh64_u64, xxh64_words
+from ctr.features.text.column_kernels import TILE, TileCells
+from ctr.features.text.hashing import load_u64, xxh64_two, xxh64_u64, xxh64_words
 from ctr.features.text.number_kernels import edge_bucket, log_bucket_of_whole, whole_number
-from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
-from ctr.features.transform.plan_kernels import TILE, Tile
 from ctr.numba_cache import njit
 
 _U0, _U1, _U8, _U9 = (np.uint64(k) for k in (0, 1, 8, 9))
@@ -24,63 +23,8 @@ _MINUS = np.uint8(ord("-"))
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def load_categories(
-    tile: Tile, column: np.uint64, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
-) -> bool:
-    """Loads the cells of 8 bytes; returns whether there are others that are not empty."""
-    buffer, starts, ends, at = tile.buffer, tile.starts, tile.ends, tile.at
-    size = np.uint64(buffer.size)
-    others = False
-    for t in range(at.size):
-        k = at[t] + column
-        start = np.uint64(starts[k])
-        length = np.uint64(ends[k]) - start
-        present[f, t] = length != _U0
-        # No branch between empty and 8 bytes, for none could be foreseen.
-        if length & ~_U8 == _U0 and start + _U8 <= size:
-            words[f, t] = load_u64(buffer, start)
-        else:
-            others = True
-    return others
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def find_points(f: int, words: NDArray[np.uint64]) -> bool:
-    """Whether any of the words has a decimal point, so that it may be another spelling of a whole number."""
-    marks = _U0
-    for t in range(TILE):  # the bytes that are points become zeros, and those are found by borrowing
-        word = words[f, t] ^ np.uint64(0x2E2E2E2E2E2E2E2E)
-        marks |= (word - np.uint64(0x0101010101010101)) & ~word
-    return bool(marks & np.uint64(0x8080808080808080) != _U0)
-
-
-@njit(nogil=True, cache=True)
-def hash_other_categories(
-    tile: Tile,
-    column: np.uint64,
-    f: int,
-    seed: np.uint64,
-    pointed: bool,
-    hashes: NDArray[np.uint64],
-    present: NDArray[np.bool_],
-) -> None:
-    """Replaces the hashes of the cells that `load_categories` did not load; of all of them if `pointed`."""
-    buffer, starts, ends, at = tile.buffer, tile.starts, tile.ends, tile.at
-    size = np.uint64(buffer.size)
-    for t in range(at.size):
-        k = at[t] + column
-        start, end = np.uint64(starts[k]), np.uint64(ends[k])
-        if end == start or (end - start == _U8 and start + _U8 <= size and not pointed):
-            continue
-        if may_be_respelt(buffer, start, end):
-            present[f, t], hashes[f, t] = hash_spelling(buffer, start, end, seed)
-        else:
-            hashes[f, t] = xxh64(buffer, start, end, seed)
-
-
-@njit(nogil=True, cache=True, forceinline=True)
 def load_numbers(
-    tile: Tile,
+    cells: TileCells,
     column: np.uint64,
     f: int,
     words: NDArray[np.uint64],
@@ -90,7 +34,7 @@ def load_numbers(
     others: NDArray[np.uint64],
 ) -> None:
     """Loads the cells of at most 8 characters after an optional minus; marks `others`."""
-    buffer, starts, ends, at = tile.buffer, tile.starts, tile.ends, tile.at
+    buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
     size = np.uint64(buffer.size)
     for t in range(at.size):
         k = at[t] + column
@@ -148,14 +92,6 @@ def edge_buckets(
     for t in range(n):
         value = np.float64(np.int64(words[f, t]))
         words[f, t] = np.uint64(edge_bucket(-value if negative[f, t] else value, edges))
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def hash_words(f: int, seed: np.uint64, words: NDArray[np.uint64]) -> None:
-    """Replaces each word by its hash."""
-    # All of the tile, also when it is not full: a constant number of turns is unrolled into vectors.
-    for t in range(TILE):
-        words[f, t] = xxh64_u64(words[f, t], seed)
 
 
 @njit(nogil=True, cache=True, forceinline=True)

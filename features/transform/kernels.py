@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TILE, TileCells
 from ctr.features.text.row_status import RowStatus
 from ctr.features.transform.cross_kernels import write_list_crosses
 from ctr.features.transform.label_kernels import write_labels, write_weights
 from ctr.features.transform.plan_kernels import (
-    TILE,
     ColumnFeatures,
     Examples,
     FeatureLists,
@@ -65,7 +65,8 @@ def transform_rows(
                 at[n] = np.uint64(row) * width
                 n += 1
             row += 1
-        tile = Tile(buffer, starts, ends, at[:n], numbers[:n], status, bad_column, plan.columns)
+        cells = TileCells(buffer, starts, ends, at[:n])
+        tile = Tile(cells, numbers[:n], status, bad_column, plan.columns)
         if plan.label_column >= 0:
             write_labels(tile, plan.label_column, examples.labels[rows:], examples.no_click)
         if plan.weight_column >= 0:
@@ -97,7 +98,7 @@ def _write_rows(
     has_values, has_fields = values.size > 0, fields.size > 0
     first = rows
     end = np.uint64(indptr[rows])
-    for t in range(tile.at.size):
+    for t in range(tile.numbers.size):
         if tile.status[tile.numbers[t]] != RowStatus.OK:
             continue
         if labels.size > 0:

@@ -41,10 +41,10 @@ def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int
 @njit(nogil=True, cache=True)
 def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]) -> None:
     """Writes the labels of the tile's rows, one after the other."""
-    buffer = tile.buffer
-    for t in range(tile.at.size):
-        k = tile.at[t] + np.uint64(column)
-        start, end = np.uint64(tile.starts[k]), np.uint64(tile.ends[k])
+    cells, buffer = tile.cells, tile.cells.buffer
+    for t in range(tile.numbers.size):
+        k = cells.at[t] + np.uint64(column)
+        start, end = np.uint64(cells.starts[k]), np.uint64(cells.ends[k])
         if end - start == _U1 and (buffer[start] == _ONE or (buffer[start] == _ZERO and no_click[0] == 0)):
             labels[t] = np.float32(buffer[start] - _ZERO)
             continue
@@ -59,9 +59,10 @@ def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click:
 @njit(nogil=True, cache=True)
 def write_weights(tile: Tile, column: int, weights: NDArray[np.float32]) -> None:
     """The same with weights."""
-    for t in range(tile.at.size):
-        k = tile.at[t] + np.uint64(column)
-        kind, value = parse_number(tile.buffer, np.uint64(tile.starts[k]), np.uint64(tile.ends[k]))
+    cells = tile.cells
+    for t in range(tile.numbers.size):
+        k = cells.at[t] + np.uint64(column)
+        kind, value = parse_number(cells.buffer, np.uint64(cells.starts[k]), np.uint64(cells.ends[k]))
         weight = np.float32(value)
         if kind == NUMBER and weight > 0 and np.isfinite(weight):
             weights[t] = weight

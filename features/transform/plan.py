@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from ctr.features.batches import field_id_dtype, slot_dtype
 from ctr.features.columns import Buckets, HashedTokens, TokenCounts
 from ctr.features.spec import FeatureSpec, InputField, NumberField, column_of
-from ctr.features.text import LOG_CELLS, log_cells
+from ctr.features.text import LOG_CELLS, TILE, log_cells
 from ctr.features.text.hashing import hash_bytes
 from ctr.features.transform.cross_plan import cross_plans, names_as_written
 from ctr.features.transform.field_features import FieldFeatures
 from ctr.features.transform.plan_kernels import (
-    TILE,
     CategoryPlan,
     ColumnFeatures,
     Combination,

@@ -5,6 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import (
+    find_points,
+    hash_other_categories,
+    hash_words,
+    load_categories,
+)
 from ctr.features.text.number_kernels import (
     BAD_NUMBER,
     GARBAGE,
@@ -15,14 +21,10 @@ from ctr.features.text.number_kernels import (
 )
 from ctr.features.transform.field_kernels import (
     edge_buckets,
-    find_points,
     find_slots,
     hash_crosses,
-    hash_other_categories,
     hash_pairs,
-    hash_words,
     keep_missing,
-    load_categories,
     load_numbers,
     log_buckets,
     parse_words,
@@ -49,14 +51,14 @@ def find_fields(
     What a spec does not need is None: no code is made for it.
     """
     hashes, present, others, slow = scratch.hashes, scratch.present, scratch.others, scratch.slow
-    n = tile.at.size
+    cells, n = tile.cells, tile.numbers.size
     categories, numbers, crosses = plan.categories, plan.numbers, plan.crosses
     for i in range(categories.fields.size):
         f = categories.fields[i]
-        slow[f] = load_categories(tile, categories.columns[i], f, hashes, present)
+        slow[f] = load_categories(cells, categories.columns[i], f, hashes, present)
     for i in range(numbers.fields.size):
         f = numbers.fields[i]
-        load_numbers(tile, numbers.columns[i], f, hashes, present, scratch.lengths, scratch.negative, others)
+        load_numbers(cells, numbers.columns[i], f, hashes, present, scratch.lengths, scratch.negative, others)
     for f in categories.fields:
         scratch.pointed[f] = find_points(f, hashes)
     for f in numbers.fields:
@@ -76,7 +78,7 @@ def find_fields(
         f = categories.fields[i]
         if slow[f] or scratch.pointed[f]:
             hash_other_categories(
-                tile, categories.columns[i], f, plan.seeds[f], scratch.pointed[f], hashes, present
+                cells, categories.columns[i], f, plan.seeds[f], scratch.pointed[f], hashes, present
             )
     for f in plan.tiled:
         if plan.keeps_missing[f]:
@@ -109,13 +111,13 @@ def _other_numbers(
     present: NDArray[np.bool_],
 ) -> None:
     """Buckets of the cells of the i-th number field that are not just a few digits."""
-    f, column = plan.fields[i], plan.columns[i]
+    cells, f, column = tile.cells, plan.fields[i], plan.columns[i]
     edges = plan.edges[plan.edge_starts[i] : plan.edge_starts[i + 1]]
-    for t in range(tile.at.size):
+    for t in range(tile.numbers.size):
         if others[f, t] == _U0:
             continue
-        k = tile.at[t] + column
-        kind, value = parse_number(tile.buffer, np.uint64(tile.starts[k]), np.uint64(tile.ends[k]))
+        k = cells.at[t] + column
+        kind, value = parse_number(cells.buffer, np.uint64(cells.starts[k]), np.uint64(cells.ends[k]))
         present[f, t] = kind == NUMBER
         bucket = log_bucket(value) if plan.logarithmic[i] else edge_bucket(value, edges)
         buckets[f, t] = np.uint64(bucket)
@@ -135,7 +137,7 @@ def _load_column(
     present: NDArray[np.bool_],
 ) -> None:
     """Loads the features of the i-th field that were made column by column."""
-    for t in range(tile.at.size):
+    for t in range(tile.numbers.size):
         row = tile.numbers[t] - by_column.first
         hashes[f, t] = by_column.hashes[i, row]
         present[f, t] = by_column.present[i, row]
@@ -144,7 +146,7 @@ def _load_column(
 @njit(nogil=True, cache=True, forceinline=True)
 def _look_up(tile: Tile, tables: ValueTables, i: int, scratch: Scratch) -> None:
     """Loads the features of the i-th field that has a table of its values."""
-    f, n = tables.fields[i], tile.at.size
+    f, n = tables.fields[i], tile.numbers.size
     codes, start, slots = tables.codes[tables.columns[i]], tables.starts[i], scratch.slots[f]
     if n == 0:
         return

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64
-from ctr.features.text.number_kernels import NUMBER, parse_number
+from ctr.features.text.number_kernels import NUMBER, parse_number, stripped
 from ctr.features.text.spelling_kernels import AS_IT_IS, FALSE, NO_VALUE, TRUE, may_be_respelt, spelling
 from ctr.features.words.count_kernels import is_known
 from ctr.features.words.letter_kernels import end_of_prefix, write_lower
@@ -150,7 +150,7 @@ def _element(
     buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, counts: bool
 ) -> tuple[np.uint64, np.uint64, np.float32]:
     """Where the text of an element of a list is, without the blanks around it, and its value."""
-    start, end = _stripped(buffer, start, end)
+    start, end = stripped(buffer, start, end)
     if counts:
         colon = end
         while colon > start and buffer[colon - _U1] != _COLON:
@@ -159,15 +159,6 @@ def _element(
             kind, number = parse_number(buffer, colon, end)
             value = np.float32(number)
             if kind == NUMBER and np.isfinite(value):
-                start, end = _stripped(buffer, start, colon - _U1)
+                start, end = stripped(buffer, start, colon - _U1)
                 return start, end, value
     return start, end, np.float32(1)
-
-
-@njit(nogil=True, cache=True)
-def _stripped(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
-    while start < end and (buffer[start] == _SPACE or buffer[start] == _TAB):
-        start += _U1
-    while start < end and (buffer[end - _U1] == _SPACE or buffer[end - _U1] == _TAB):
-        end -= _U1
-    return start, end

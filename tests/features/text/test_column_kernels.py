@@ -41,7 +41,9 @@ def test_columns_are_what_their_cells_are(rows: list[tuple[bytes, bytes, bytes, 
     numbers = np.empty(shape), np.empty(shape, np.bool_), np.empty(shape, np.uint8)
     parse_columns(buffer, starts, ends, status, columns, *numbers)
     hashes, present = np.empty(shape, np.uint64), np.empty(shape, np.bool_)
-    hash_columns(buffer, starts, ends, status, columns, np.uint64(seed), hashes, present)
+    hash_columns(
+        buffer, starts.reshape(-1), ends.reshape(-1), status, columns, np.uint64(seed), hashes, present
+    )
     for c, column in enumerate(columns):
         for i, row in enumerate(rows):
             found = tuple(of_all[c, i] for of_all in numbers)
