@@ -1,4 +1,4 @@
-"""Several columns of cells at once, as numbers and as hashes.
+"""Categories as hashes, of a tile of rows or of whole columns, and columns of numbers.
 
 Tile by tile, so that the text of some rows is in the cache when their other columns are taken, and without a
 branch that could not be foreseen for what most cells of a click log are: whole numbers, and 8 bytes of text.

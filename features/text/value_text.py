@@ -2,7 +2,7 @@
 
 One rule for every kind of input: a value is the text that Python's csv module and pandas write for it, except
 that a boolean is `1` or `0`, NaN is missing, and a whole float below 1e16 is its digits. What texts are one
-value is said in `text_kernels`.
+value is said in `spelling_kernels`.
 """
 
 from __future__ import annotations
