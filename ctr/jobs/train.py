@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
-from ctr.jobs.evaluate import too_good
 from ctr.jobs.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
 from ctr.jobs.passes import PassEvaluations
 from ctr.jobs.setup import TrainSetup, set_up
@@ -293,6 +292,8 @@ def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
 
 def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
     """What the first rows show that the user should know, and metrics that are better than the model is."""
+    from ctr.jobs.evaluate import too_good  # which training itself does without
+
     source, holdout = setup.source, setup.holdout
     warnings = [*source.warnings(), *_window_warnings(setup.job, source)]
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
