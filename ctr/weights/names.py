@@ -56,14 +56,8 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | N
         raise DataError(
             f"{inputs[0]}: there is no row whose values could be hashed{f' ({bad})' if bad else ''}."
         )
-    found = texts.table()
-    return pa.table(
-        {
-            "slot": found["slot"],
-            "feature": found["feature"],
-            "count": pa.nulls(found.num_rows, pa.int64()),
-        }
-    )
+    features = texts.table().select(["slot", "feature"])
+    return features.append_column("count", pa.nulls(features.num_rows, pa.int64()))
 
 
 def with_names(known: pa.Table | None, others: pa.Table | None) -> pa.Table | None:

@@ -98,5 +98,5 @@ def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative:
 def _is_of(field: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Which texts have a feature of the field, such as `site=example.com` or `site`; never null."""
     end = f"=|$|{re.escape(BETWEEN)}"
-    found = compute.match_substring_regex(texts, f"(^|{re.escape(BETWEEN)}){re.escape(field)}({end})")
-    return compute.fill_null(found, fill_value=False)
+    matches = compute.match_substring_regex(texts, f"(^|{re.escape(BETWEEN)}){re.escape(field)}({end})")
+    return compute.fill_null(matches, fill_value=False)
