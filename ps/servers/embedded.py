@@ -161,7 +161,7 @@ def _follow(primary: RedisServer, *replicas: RedisServer) -> None:
     """Makes servers the replicas of another, and waits until they follow it."""
     for replica in replicas:
         replica.call("REPLICAOF", primary.host, primary.port)
-    wait_for(replicas, _follows)
+    wait_for([*replicas, primary], _replicates)
 
 
 def _join(nodes: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
@@ -181,7 +181,7 @@ def _join(nodes: Sequence[Sequence[RedisServer]], node_timeout_ms: str) -> None:
             replica.call("CLUSTER", "REPLICATE", name)
     count = len(servers) - len(nodes)
     wait_for(servers, lambda server: _knows(server, len(servers), count) and is_whole(server))
-    wait_for([replica for node in nodes for replica in node[1:]], _follows)
+    wait_for([server for primary, *replicas in nodes for server in (*replicas, primary)], _replicates)
     for server in servers:
         server.call("CONFIG", "SET", NODE_TIMEOUT, node_timeout_ms)
 
@@ -233,8 +233,12 @@ def is_whole(server: RedisServer) -> bool:
     return {"cluster_state:ok", f"cluster_slots_ok:{HASH_SLOTS}"} <= set(state)
 
 
-def _follows(replica: RedisServer) -> bool:
-    return bool(replica.call("INFO", "replication").get("master_link_status") == "up")
+def _replicates(server: RedisServer) -> bool:
+    """Whether it has a copy of its primary, or, as a primary, knows that its replicas have one."""
+    facts = server.call("INFO", "replication")
+    if facts["role"] == "slave":
+        return bool(facts["master_link_status"] == "up")
+    return all(facts[f"slave{i}"]["state"] == "online" for i in range(facts["connected_slaves"]))
 
 
 def embedded_nodes(query: str) -> int:

@@ -177,6 +177,12 @@ def test_a_port_that_was_taken_meanwhile_is_an_error(start_redis: StartRedis) ->
 # Clusters
 
 
+def test_a_primary_knows_that_its_replica_has_a_copy() -> None:
+    for _ in range(5):  # the replica knows it before its primary does
+        with EmbeddedRedis(replicas=1) as servers:
+            assert servers.servers[0].call("INFO", "replication")["slave0"]["state"] == "online"
+
+
 def cluster_client(servers: EmbeddedRedis) -> RedisCluster:
     password = setting(servers.servers[0], "requirepass")
     nodes = [ClusterNode(server.host, server.port) for server in servers.servers]
