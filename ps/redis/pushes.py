@@ -202,6 +202,8 @@ class Pushes:
                 outcome = request.read_look(link.replies)
             except ServerError as error:
                 require_passing(error)
+                link.send(command(b"UNWATCH"))  # the key may be watched, and others use the link later
+                looked_at.append(link)
                 by_outcome[RequestOutcome.ELSEWHERE].append(request.partition)
                 continue
             note(request, outcome)

@@ -123,7 +123,7 @@ class RedisStore:
 
     @property
     def traffic(self) -> Traffic:
-        """Bytes of pulls and pushes so far."""
+        """All bytes so far, those of opening and creating the model included."""
         reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
         return Traffic(reads[0] + writes[0], reads[1] + writes[1])
 

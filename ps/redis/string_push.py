@@ -82,7 +82,7 @@ class Transaction:
         """
         length = read_queued(replies, len(self.reads))
         if length is None:
-            raise ServerError("TRYAGAIN the partition is about to move")
+            raise replies.refused or ServerError("TRYAGAIN the partition is about to move")
         if length < 0:
             return None
         return replies.all_of(*(partial(read, replies) for read in self.reads))

@@ -238,7 +238,7 @@ def _replicates(server: RedisServer) -> bool:
     facts = server.call("INFO", "replication")
     if facts["role"] == "slave":
         return bool(facts["master_link_status"] == "up")
-    return all(facts[f"slave{i}"]["state"] == "online" for i in range(facts["connected_slaves"]))
+    return all(facts.get(f"slave{i}", {}).get("state") == "online" for i in range(facts["connected_slaves"]))
 
 
 def embedded_nodes(query: str) -> int:

@@ -210,6 +210,30 @@ class TestResharding:
         undisturbed.drop()
 
 
+def test_a_link_watches_nothing_after_a_push_that_met_a_partition_on_its_way(start_redis: StartRedis) -> None:
+    servers = start_redis(nodes=2)
+    source, target = servers.servers
+    store = opened(servers.url, 16, patience_s=0.5)
+    slots = np.arange(0, 1 << 16, 1 << 10, dtype=np.uint32)  # a few, which are added one by one
+    ones = np.ones((slots.size, 2), np.float32)
+    store.push(slots, ones, Token("job", 0, 0))
+    held = set(hash_slots_at(source))
+    p = next(p for p in range(store.partitions.count) if hash_slot_of(store.keys, p) in held)
+    number, state = hash_slot_of(store.keys, p), store.keys.state(p).decode()
+    target.call("CLUSTER", "SETSLOT", number, "IMPORTING", source.call("CLUSTER", "MYID"))
+    source.call("CLUSTER", "SETSLOT", number, "MIGRATING", target.call("CLUSTER", "MYID"))
+    password = ("AUTH", target.password)
+    source.call("MIGRATE", target.host, target.port, "", 0, 5_000, *password, "KEYS", state)
+    with pytest.raises(StoreError, match=r"could not be reached for 0\.5 s"):
+        store.push(
+            slots, ones, Token("job", 0, 1)
+        )  # it can watch the watermark, and looks for the state in vain
+    with source.connect() as client:
+        client.hset(store.keys.watermarks(p, 0), "changed", "")
+        assert not [each for each in client.client_list() if "d" in each["flags"]]
+    store.close()
+
+
 @pytest.mark.parametrize(("nodes", "filters"), [(1, Filters()), (1, ALL), (2, ALL)])
 def test_a_primary_that_restarts_empty_stops_the_worker(
     start_redis: StartRedis, nodes: int, filters: Filters
