@@ -224,10 +224,9 @@ def test_a_link_watches_nothing_after_a_push_that_met_a_partition_on_its_way(sta
     source.call("CLUSTER", "SETSLOT", number, "MIGRATING", target.call("CLUSTER", "MYID"))
     password = ("AUTH", target.password)
     source.call("MIGRATE", target.host, target.port, "", 0, 5_000, *password, "KEYS", state)
+    # It can watch the watermark, and does not find the state.
     with pytest.raises(StoreError, match=r"could not be reached for 0\.5 s"):
-        store.push(
-            slots, ones, Token("job", 0, 1)
-        )  # it can watch the watermark, and looks for the state in vain
+        store.push(slots, ones, Token("job", 0, 1))
     with source.connect() as client:
         client.hset(store.keys.watermarks(p, 0), "changed", "")
         assert not [each for each in client.client_list() if "d" in each["flags"]]
