@@ -72,7 +72,7 @@ class TestStopped:
         whole, report = undisturbed(job, redis_url)
         settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
         running = start_job(job, redis_url, checkpoints=settings)
-        at = random.Random(seed).randrange(2, 16)
+        at = random.Random(seed).randrange(2, 10)  # of 20, as the stop must arrive before the last
         assert running.once(lambda view: pushed(view) >= at)
         running.stop.set()
         first = running.result()
