@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +19,7 @@ from ctr.features.text import READ_BYTES, Cells, Lines, TextFile
 _ROWS = 2048  # of a block
 
 
-class LineReader:
+class LineReader(ABC):
     """Reads whole lines as pieces. Blank lines are not rows."""
 
     columns: Sequence[str]
@@ -55,9 +56,9 @@ class LineReader:
     def count_rows(self) -> int:
         return sum(rows for _, rows in self._counted())
 
+    @abstractmethod
     def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> Piece:
         """A piece of these lines, which have so many rows, with the requested columns."""
-        raise NotImplementedError
 
     def _counted(self) -> Iterator[tuple[Lines, int]]:
         file = self._file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -134,7 +135,7 @@ class ArrowPiece:
         return Texts(data, starts.astype(np.int32), ends.astype(np.int32))
 
 
-class TypedReader:
+class TypedReader(ABC):
     """Reads rows whose columns have types. A subclass gives their pieces."""
 
     def __init__(self, where: object, schema: pa.Schema, spec: FeatureSpec) -> None:
@@ -171,8 +172,8 @@ class TypedReader:
             yield piece
             self._rows_read += piece.rows
 
-    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        raise NotImplementedError
+    @abstractmethod
+    def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]: ...
 
     def _piece(self, batch: pa.RecordBatch | None, columns: Sequence[str]) -> ArrowPiece:
         return ArrowPiece(self._where, batch, self._rows_read, columns, self._constants)
