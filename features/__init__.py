@@ -33,11 +33,8 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.example_source import ExampleSource
-    from ctr.features.first_pass import fit
     from ctr.features.pipeline import Pipeline, batch_of, spec_of
-    from ctr.features.preview import absent_columns
-    from ctr.features.row_texts import RowTexts, batches_with_texts, read_table
-    from ctr.features.source import RawSource
+    from ctr.features.raw import RawSource, RowTexts, absent_columns, batches_with_texts, fit, read_table
     from ctr.features.tables import check_categories
 
 # Lazy: training from a hashed data set needs nothing that reads raw files.

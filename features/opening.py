@@ -14,8 +14,8 @@ from ctr.features.spec import FeatureSpec, learnt_from, learnt_of
 
 if TYPE_CHECKING:
     from ctr.features.lines import Labels
+    from ctr.features.raw import OnBadRows, RawSource
     from ctr.features.readers import RowChoice
-    from ctr.features.source import OnBadRows, RawSource
     from ctr.features.windows import Windows
 
 
@@ -74,7 +74,7 @@ def open_source(
         if spec is not None and learnt_of(spec) is None:
             _require_same_vocabularies(path, spec, dataset.spec)
         if also:
-            from ctr.features.row_texts import require_columns_beside
+            from ctr.features.raw import require_columns_beside
 
             require_columns_beside(dataset, also)
         return dataset
@@ -84,8 +84,10 @@ def open_source(
             f"Raw files need a feature spec: name one, such as `{named('spec', 'criteo')}`, or draft one: "
             f"`ctr features init {file} --out spec.yaml`."
         )
-    from ctr.features.first_pass import fit
-    from ctr.features.source import RawSource  # and with it the kernels that take text apart
+    from ctr.features.raw import (
+        RawSource,  # and with it the kernels that take text apart
+        fit,
+    )
 
     files = input_files(inputs)
     return RawSource(
@@ -126,7 +128,7 @@ def _differs_by_scales(spec: FeatureSpec, hashed: FeatureSpec) -> bool:
 def _require_same_vocabularies(dataset: str | Path, spec: FeatureSpec, fitted: FeatureSpec) -> None:
     if not any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
         return
-    from ctr.features.first_pass import changed_vocabulary
+    from ctr.features.raw import changed_vocabulary
 
     if (name := changed_vocabulary(spec, fitted)) is not None:
         raise DataError(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import blocks_of
-from ctr.features.first_pass import learn
 from ctr.features.folder import folder_bytes, folder_of_bytes
+from ctr.features.raw import learn
 from ctr.features.spec import (
     FeatureSpec,
     FittedSpec,

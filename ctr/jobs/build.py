@@ -20,8 +20,8 @@ from ctr.features.dataset import (
     key_of,
     raw_file_entries,
 )
-from ctr.features.first_pass import any_chosen
 from ctr.features.inputs import InputFile, input_files
+from ctr.features.raw import any_chosen
 from ctr.features.readable import Dictionary
 from ctr.outputs import beside
 from ctr.progress import Report, progress

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.batches import Batch
-from ctr.features.first_pass import fit
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.inspect.time_order import TimeOrder, time_order
+from ctr.features.raw import RawSource, fit
 from ctr.features.readers import BadRows, open_reader
-from ctr.features.source import RawSource
 from ctr.features.spec import FeatureSpec, InputField, column_of, columns_of
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows

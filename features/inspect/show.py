@@ -14,11 +14,10 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.features.batches import BatchBuilder
 from ctr.features.block import Block, blocks_of
-from ctr.features.first_pass import fit
 from ctr.features.inputs import input_files
+from ctr.features.raw import RawSource, fit
 from ctr.features.readable import CollisionCounter, Collisions, Naming, slots_of
 from ctr.features.readers import open_reader
-from ctr.features.source import RawSource
 from ctr.features.spec import FeatureSpec, column_of, columns_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells
 from ctr.features.transform import Transform

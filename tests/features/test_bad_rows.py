@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 
 BAD = "y,n,c\n1,2,ok\n2,2,label\n1,2\n0,x,number\n,1,none\n0,,ok\n"

@@ -29,7 +29,7 @@ from ctr.features.inputs import LocalFile
 from ctr.features.lines.delimited import DelimitedReader
 from ctr.features.lines.json_lines import JsonLinesReader
 from ctr.features.lines.line_reader import LibsvmReader, VwReader
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 
 pytestmark = [pytest.mark.kernel, pytest.mark.large]
 

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import load_spec, parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 

@@ -20,7 +20,7 @@ from pyarrow import parquet
 from ctr.errors import DataError
 from ctr.features.batches import Batch
 from ctr.features.lines.delimited import DelimitedReader
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FORMATS, parse_spec
 from ctr.features.threads import Threads, in_order
 

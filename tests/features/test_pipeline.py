@@ -14,7 +14,7 @@ from scipy import sparse
 
 from ctr.errors import DataError, SpecError
 from ctr.features import Pipeline, fit, pipeline
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from tests.features.one_table import ROWS, SPEC, TABLE, assert_equal
 
 # A category of times, so that each kind of column is there once; tests/ctr/test_reading.py has the warning.

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from ctr.features import RawSource, batches_with_texts, open_source, parse_spec
-from ctr.features.row_texts import RowTexts
+from ctr.features.raw import RowTexts
 
 SPEC = """
 version: 1

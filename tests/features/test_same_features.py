@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FeatureSpec, parse_spec
 from ctr.features.transform.transform import Transform
 

@@ -20,7 +20,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.dataset.source import DatasetSource
 from ctr.features.dataset.writer import write_dataset
 from ctr.features.opening import open_source
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 

@@ -11,10 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from ctr.features.first_pass import fit
 from ctr.features.inputs import input_files
 from ctr.features.opening import open_source
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource, fit
 from ctr.features.spec import parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from ctr.features.inputs import LocalFile, input_files, is_glob
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from ctr.errors import DataError
 from ctr.features.inputs import input_files
 from ctr.features.inputs.remote import _s3
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import parse_spec
 from tests.features.inputs.s3_server import S3Server, start_s3
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write

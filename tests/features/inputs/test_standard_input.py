@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from ctr.errors import DataError
-from ctr.features.first_pass import fit
 from ctr.features.inputs import StandardInput
 from ctr.features.inspect import check
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource, fit
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined
 
 MANY = ROWS * 1000  # 1 MB, of which a pass keeps nothing

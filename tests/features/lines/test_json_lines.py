@@ -18,7 +18,7 @@ from ctr.features.inputs import LocalFile
 from ctr.features.lines import json_lines
 from ctr.features.lines.json_lines import JsonLinesReader, JsonPiece
 from ctr.features.lines.line_kernels import NO_COMMENT, count_rows
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FeatureSpec, parse_spec
 from ctr.features.text import TextFile
 from tests.features.raw_files import ROWS, SPEC, expected, joined, write

@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from ctr.errors import DataError
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import parse_spec
 from tests.features.raw_files import write
 from tests.reference.vw import parse

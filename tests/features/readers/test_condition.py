@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from ctr.features.first_pass import fit
 from ctr.features.opening import open_source
+from ctr.features.raw import RawSource, fit
 from ctr.features.readers import RowChoice
 from ctr.features.readers.condition_kernels import compare_texts
-from ctr.features.source import RawSource
 from ctr.features.spec import parse_spec
 from ctr.features.windows import Windows
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write

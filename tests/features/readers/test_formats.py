@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.block import Block, rows_per_block
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FORMATS, Format, load_spec, parse_spec
 from ctr.features.text import Cells
 

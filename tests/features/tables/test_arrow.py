@@ -13,7 +13,7 @@ from pyarrow import feather, parquet
 from ctr.errors import DataError
 from ctr.features.dataset.writer import write_dataset
 from ctr.features.inputs import LocalFile
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.tables.arrow import ArrowReader
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
 

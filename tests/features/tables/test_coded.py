@@ -17,7 +17,7 @@ from pyarrow import parquet
 from ctr.errors import DataError
 from ctr.features.block import Block, blocks_of
 from ctr.features.inputs import LocalFile
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import FeatureSpec, parse_spec
 from ctr.features.tables import parquet as parquet_reader
 from ctr.features.tables.page_header import page_header

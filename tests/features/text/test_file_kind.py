@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import load_spec, parse_spec
 
 SPEC = parse_spec(

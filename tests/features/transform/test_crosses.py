@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from ctr.features.source import RawSource
+from ctr.features.raw import RawSource
 from ctr.features.spec import parse_spec
 from ctr.features.spec.model import FeatureSpec
 from ctr.features.transform import Transform

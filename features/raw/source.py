@@ -18,8 +18,8 @@ from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import Block, blocks_of, require_wanted
 from ctr.features.inputs import InputFile, StandardInput, input_files
 from ctr.features.lines import Labels
-from ctr.features.pieces import HashedPiece, PlacedBlock, PlacedPiece
-from ctr.features.preview import (
+from ctr.features.raw.pieces import HashedPiece, PlacedBlock, PlacedPiece
+from ctr.features.raw.preview import (
     absent_columns,
     field_warnings,
     kind_of_labels,

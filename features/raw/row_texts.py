@@ -18,8 +18,8 @@ from ctr.features.block import Reader, blocks_of, require_wanted
 from ctr.features.dataset import DatasetSource
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.lines import Labels
+from ctr.features.raw.source import RawSource
 from ctr.features.readers import format_of, open_reader
-from ctr.features.source import RawSource
 from ctr.features.spec import FeatureSpec, columns_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells, RowStatus
 

@@ -1,0 +1,16 @@
+"""Raw files through a spec: their examples, what its steps learn from them, their rows as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from ctr.features.raw.first_pass import any_chosen, changed_vocabulary, fit, learn
+    from ctr.features.raw.preview import absent_columns
+    from ctr.features.raw.row_texts import RowTexts, batches_with_texts, read_table, require_columns_beside
+    from ctr.features.raw.source import OnBadRows, RawSource
+
+# Lazy: predictions for rows in memory learn nothing, and read no files.
+__getattr__ = lazy_package(__name__, __file__)
