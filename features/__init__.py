@@ -26,7 +26,7 @@ from ctr.features.folder import (
 from ctr.features.inputs import input_files, is_glob, is_uri
 from ctr.features.opening import inputs_for, open_source
 from ctr.features.readable import read_dictionary
-from ctr.features.readers import BadRows, too_many
+from ctr.features.readers import FAIL, SKIP, BadRowPolicy, BadRows, too_many
 from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from ctr.features.transform import Transform
 from ctr.lazy import lazy_package

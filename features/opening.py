@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal
 from ctr.errors import DataError, SpecError, named
 from ctr.features.dataset import DatasetSource, is_dataset
 from ctr.features.inputs import InputFile, input_files
+from ctr.features.readers import FAIL, BadRowPolicy
 from ctr.features.spec import FeatureSpec, learnt_from, learnt_of
 
 if TYPE_CHECKING:
     from ctr.features.lines import Labels
-    from ctr.features.raw import OnBadRows, RawSource
+    from ctr.features.raw import RawSource
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
 
@@ -23,11 +24,8 @@ def open_source(
     inputs: Sequence[str | Path | InputFile],
     spec: FeatureSpec | None,
     *,
-    on_bad_rows: OnBadRows = "fail",
-    quarantine: Path | None = None,
-    max_bad_fraction: float | None = None,
+    on_bad_rows: BadRowPolicy = FAIL,
     labels: Labels = "required",
-    verify: bool = False,
     threads: int = 1,
     choice: RowChoice | None = None,
     learns: bool = False,
@@ -40,14 +38,13 @@ def open_source(
     Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. Those of
     another source (its `inputs`) must still be what they were when that was opened. A data set must have been
     hashed with `spec`, if that is given, or with the same spec without scales. What there is about bad rows
-    and threads is for raw files (see `RawSource`), `verify` for a data set (see `DatasetSource`). `learns`: a
-    spec whose steps have yet to learn from data does so from these files, but for the share `held_out` of
-    their rows, at the end; if not, that is an error. `choice`: of raw files, only these rows. `also`: columns
-    of raw files, or of those that a data set was built from, that are read beside those of the spec: see
-    `batches_with_texts`. `windows`: of raw files, what those of the spec know before the first row, see
-    `RawSource`. A file's format is told by its first bytes if they do, else by its name's suffix (behind
-    which there may be .gz, .zst, .bz2, .lz4 or .xz), else it is `spec.source.format`. Raises DataError or
-    SpecError.
+    and threads is for raw files (see `RawSource`). `learns`: a spec whose steps have yet to learn from data
+    does so from these files, but for the share `held_out` of their rows, at the end; if not, that is an
+    error. `choice`: of raw files, only these rows. `also`: columns of raw files, or of those that a data set
+    was built from, that are read beside those of the spec: see `batches_with_texts`. `windows`: of raw files,
+    what those of the spec know before the first row, see `RawSource`. A file's format is told by its first
+    bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or .xz), else
+    it is `spec.source.format`. Raises DataError or SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -62,46 +59,50 @@ def open_source(
         )
     path = inputs[0] if inputs else None
     if isinstance(path, str | Path) and (datasets or (spec is None and Path(path).is_dir())):
-        labels_of: Literal["required", "ignored"] = "required" if labels == "required" else "ignored"
-        dataset = DatasetSource(path, labels=labels_of, verify=verify)
-        if spec is not None and _differs_by_scales(spec, dataset.spec):
-            dataset = DatasetSource(path, labels=labels_of, verify=verify, scales=spec.scales)
-        elif spec is not None and not learnt_from(spec, dataset.spec):
-            raise DataError(
-                f"{path}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
-                f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
-            )
-        if spec is not None and learnt_of(spec) is None:
-            _require_same_vocabularies(path, spec, dataset.spec)
-        if also:
-            from ctr.features.raw import require_columns_beside
-
-            require_columns_beside(dataset, also)
-        return dataset
+        return _open_dataset(path, spec, "required" if labels == "required" else "ignored", also)
     if spec is None:
         file = shlex.quote(str(inputs[0])) if inputs else "FILE"
         raise SpecError(
             f"Raw files need a feature spec: name one, such as `{named('spec', 'criteo')}`, or draft one: "
             f"`ctr features init {file} --out spec.yaml`."
         )
-    from ctr.features.raw import (
-        RawSource,  # and with it the kernels that take text apart
-        fit,
-    )
+    from ctr.features.raw import RawSource, fit  # and with it the kernels that take text apart
 
     files = input_files(inputs)
     return RawSource(
         fit(spec, files, choice, held_out) if learns else spec,
         files,
         on_bad_rows=on_bad_rows,
-        quarantine=quarantine,
-        max_bad_fraction=max_bad_fraction,
         labels=labels,
         threads=threads,
         choice=choice,
         also=also,
         windows=windows,
     )
+
+
+def _open_dataset(
+    path: str | Path,
+    spec: FeatureSpec | None,
+    labels: Literal["required", "ignored"],
+    also: Sequence[str],
+) -> DatasetSource:
+    """As `open_source`, of a hashed data set."""
+    dataset = DatasetSource(path, labels=labels)
+    if spec is not None and _differs_by_scales(spec, dataset.spec):
+        dataset = DatasetSource(path, labels=labels, scales=spec.scales)
+    elif spec is not None and not learnt_from(spec, dataset.spec):
+        raise DataError(
+            f"{path}: hashed with the transform {dataset.spec.fingerprint[:12]}, but here"
+            f" {spec.fingerprint[:12]} is wanted; build it with that spec (a model's: features.yaml)."
+        )
+    if spec is not None and learnt_of(spec) is None:
+        _require_same_vocabularies(path, spec, dataset.spec)
+    if also:
+        from ctr.features.raw import require_columns_beside
+
+        require_columns_beside(dataset, also)
+    return dataset
 
 
 def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str | Path | InputFile]:

@@ -49,7 +49,7 @@ def calibrate(
 
     Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
     """
-    from ctr.features import open_source
+    from ctr.features import BadRowPolicy, open_source
     from ctr.model import DIGESTS, load_model, require_model_or_nothing, require_uncalibrated, seen_rows
     from ctr.model import calibrate as fit
     from ctr.progress import progress
@@ -59,13 +59,11 @@ def calibrate(
     loaded = load_model(model)
     if not replace:
         require_uncalibrated(loaded, "--replace")
-    quarantine = beside(out, ".bad-rows") if on_bad_rows == "quarantine" else None
+    policy = BadRowPolicy.of(on_bad_rows, max_bad_fraction, beside(out, ".bad-rows"))
     source = open_source(
         inputs,
         loaded.spec,
-        on_bad_rows=on_bad_rows,
-        quarantine=quarantine,
-        max_bad_fraction=max_bad_fraction,
+        on_bad_rows=policy,
         windows=loaded.windows_after(),
     )
     warn_of_layout(source)
@@ -86,7 +84,7 @@ def calibrate(
         *metric_lines({"not calibrated": before, "calibrated": after}),
         CROSS_FITTED,
         f"model {found.id} is in {out}: model {loaded.id}, calibrated on {after.examples:,} rows",
-        *bad_rows_lines(source.bad_rows, quarantine),
+        *bad_rows_lines(source.bad_rows, policy.quarantine),
         *(f"warning: {text}" for text in warnings),
     ]
     facts = {

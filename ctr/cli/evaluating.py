@@ -98,7 +98,7 @@ def evaluate(
         raw = with_texts and not any(map(is_dataset, inputs))
         ctr.report(evaluations, page, inputs if raw else None, rows=_ROWS_NAMED)
         lines += ["", f"the report is in {page}"]
-    lines += _skipped(names, evaluations, job.quarantine)
+    lines += _skipped(names, evaluations, job.bad_row_policy.quarantine)
     if warnings:
         lines += ["", *(f"warning: {text}" for text in warnings)]
     report(lines, facts)

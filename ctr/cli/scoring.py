@@ -52,7 +52,7 @@ def predict(
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
-    from ctr.features import open_source
+    from ctr.features import BadRowPolicy, open_source
     from ctr.model import load_model, predict_file, require_predictable
     from ctr.progress import progress
 
@@ -66,14 +66,12 @@ def predict(
     require_no_part(out)
     require_predictable(out)
     loaded = load_model(model)
-    quarantine = beside(out, ".bad-rows") if on_bad_rows == "quarantine" else None
+    policy = BadRowPolicy.of(on_bad_rows, max_bad_fraction, beside(out, ".bad-rows"))
     source = open_source(
         inputs,
         loaded.spec,
         labels="absent" if unlabelled else "ignored",
-        on_bad_rows=on_bad_rows,
-        quarantine=quarantine,
-        max_bad_fraction=max_bad_fraction,
+        on_bad_rows=policy,
         also=names,
         windows=loaded.windows_after(),
     )
@@ -93,7 +91,7 @@ def predict(
     facts |= {"seconds": (seconds := perf_counter() - started), "examples_per_second": rows / seconds}
     facts["peak_memory_mb"] = peak_memory_mb()
     lines = [f"wrote {rows:,} predictions of model {loaded.id} to {'standard output' if to_stdout else out}"]
-    report(lines + bad_rows_lines(source.bad_rows, quarantine), facts, to_stderr=to_stdout)
+    report(lines + bad_rows_lines(source.bad_rows, policy.quarantine), facts, to_stderr=to_stdout)
 
 
 def _names(columns: str) -> list[str]:

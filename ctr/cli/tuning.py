@@ -71,7 +71,7 @@ def tune(
     lines = [
         *_lines(tuned, job.out),
         *_crosses_lines(outcome.suggestion, tuned, job.crossed_spec),
-        *bad_rows_lines(outcome.bad_rows, job.quarantine),
+        *bad_rows_lines(outcome.bad_rows, job.bad_row_policy.quarantine),
     ]
     report(lines, summary)
     if tuned.stopped:

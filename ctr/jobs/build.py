@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ctr.features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shuffled
+from ctr.features import BLOCK_ROWS, BadRowPolicy, FeatureSpec, RawSource, fit, load_spec, shuffled
 from ctr.features.dataset import (
     DatasetDraft,
     DatasetManifest,
@@ -60,7 +60,6 @@ class Portion:
     out: Path
     choice: RowChoice | None
     source: RawSource
-    quarantine: Path | None
     unfinished: Unfinished
     texts: Dictionary | None = None
     row_note: RowNote = field(default_factory=RowNote)
@@ -75,13 +74,10 @@ def open_portions(job: BuildJob) -> list[Portion]:
     )
     portions = []
     for out, choice in job.outs.items():
-        quarantine = beside(out, ".bad-rows") if job.on_bad_rows == "quarantine" else None
         source = RawSource(
             fitted,
             files,
-            on_bad_rows=job.on_bad_rows,
-            quarantine=quarantine,
-            max_bad_fraction=job.max_bad_fraction,
+            on_bad_rows=BadRowPolicy.of(job.on_bad_rows, job.max_bad_fraction, beside(out, ".bad-rows")),
             threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
             choice=choice,
             windows=job.windows(fitted),
@@ -89,7 +85,7 @@ def open_portions(job: BuildJob) -> list[Portion]:
         )
         of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
         unfinished = Unfinished(out, of_build if resumable else None, fitted, of_fit)
-        portions.append(Portion(out, choice, source, quarantine, unfinished))
+        portions.append(Portion(out, choice, source, unfinished))
     if job.dictionary is not None:
         last = portions[-1]
         last.texts = Dictionary(fitted, last.source.columns, job.dictionary)
@@ -129,7 +125,7 @@ def build_datasets(
                         windows_before=before,
                         raw_files=None  # in a random order
                         if job.shuffle is not None
-                        else raw_file_entries(portion.source.files, portion.source.rows_by_file()),
+                        else raw_file_entries(portion.source.inputs, portion.source.rows_by_file()),
                         row_note=portion.row_note,
                     )
                     for draft, portion, before in zip(drafts, portions, known, strict=True)
@@ -158,7 +154,7 @@ def _fitted(
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
     """Write its rows, in random order if `shuffle` is a seed."""
     source, before = portion.source, portion.unfinished.done
-    read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.files)
+    read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.inputs)
     held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
     what = "hashing" if held_out is None else "hashing the hold-out"
     with progress(what, read, before.rows) as show:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,7 @@ def _sources(models: Sequence[Model], job: EvaluateJob) -> list[ExampleSource]:
     Raw files are opened once for all models; those of a data set are known by what it says of them.
     """
     sources: list[ExampleSource] = []
+    policy = job.bad_row_policy
     raw = not any(map(is_dataset, job.inputs))
     for model in models:
         first = not sources
@@ -116,9 +117,7 @@ def _sources(models: Sequence[Model], job: EvaluateJob) -> list[ExampleSource]:
             source = open_source(
                 sources[0].inputs if raw and not first else inputs_for(job.inputs, spec),
                 spec,
-                on_bad_rows=job.on_bad_rows if first or job.on_bad_rows == "fail" else "skip",
-                quarantine=job.quarantine if first else None,
-                max_bad_fraction=job.max_bad_fraction,
+                on_bad_rows=policy if first else replace(policy, quarantine=None),
                 also=job.by if first else (),
                 windows=model.windows_after(),
             )

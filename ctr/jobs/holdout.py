@@ -73,9 +73,7 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
         return open_source(
             inputs,
             source.spec,
-            on_bad_rows=job.on_bad_rows,
-            quarantine=job.holdout_quarantine,
-            max_bad_fraction=job.max_bad_fraction,
+            on_bad_rows=job.holdout_bad_row_policy,
             threads=job.reading_threads,
             choice=choice,
         )

@@ -176,9 +176,7 @@ def open_training(job: TrainJob) -> ExampleSource:
     source = open_source(
         job.inputs,
         spec,
-        on_bad_rows=job.on_bad_rows,
-        quarantine=job.quarantine,
-        max_bad_fraction=job.max_bad_fraction,
+        on_bad_rows=job.bad_row_policy,
         threads=job.reading_threads,
         learns=True,
         held_out=job.holdout_fraction or 0.0,

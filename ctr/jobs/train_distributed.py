@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
@@ -155,15 +156,17 @@ def _collect_bad_rows(
     did, bad = trained.result, report.bad_rows.count
     if not bad or not isinstance(source, RawSource):
         return
-    most, source.max_bad_fraction = source.max_bad_fraction, None
+    policy, most = source.on_bad_rows, source.on_bad_rows.max_fraction
     if most is not None and too_many(bad, did.rows + bad, most) and not did.interrupted:
         trained.store.drop()
         remains.in_store = False
-        source.max_bad_fraction = most
-    elif job.quarantine is None:
+    elif policy.quarantine is None:
         return
     else:
-        rows = report.bad_rows.end
-    for _ in source.batches(BLOCK_ROWS, 0, rows):
+        policy, rows = replace(policy, max_fraction=None), report.bad_rows.end
+    again = RawSource(
+        source.spec, source.inputs, on_bad_rows=policy, threads=source.threads, choice=source.raw.choice
+    )
+    for _ in again.batches(BLOCK_ROWS, 0, rows):
         pass
-    report.bad_rows = source.bad_rows
+    report.bad_rows = again.bad_rows

@@ -81,9 +81,7 @@ def run_tune_job(
     source = open_source(
         job.inputs,
         spec,
-        on_bad_rows=job.on_bad_rows,
-        quarantine=job.quarantine,
-        max_bad_fraction=job.max_bad_fraction,
+        on_bad_rows=job.bad_row_policy,
         threads=workers,
         learns=True,
         choice=choice,
@@ -174,7 +172,7 @@ def tuned(
             f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
         )
     # A pass for the search leaves no bad rows behind; the training itself does.
-    reading = job if job.quarantine is None else job.with_values(on_bad_rows="skip")
+    reading = job.with_values(on_bad_rows="skip") if job.on_bad_rows == "quarantine" else job
     source = open_training(reading)
     holdout = open_holdout(job, source)
     sample = source.sample(_SAMPLED)

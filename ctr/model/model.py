@@ -13,7 +13,7 @@ import numpy as np
 
 from ctr.defaults import MOST_BAD
 from ctr.errors import DataError, ModelError
-from ctr.features import Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
+from ctr.features import BadRowPolicy, Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from ctr.features.windows import ServedHistory, Windows
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration, Method
@@ -233,8 +233,7 @@ class Model:
             source = open_source(
                 inputs,
                 self.spec,
-                on_bad_rows=on_bad_rows,
-                max_bad_fraction=max_bad_fraction,
+                on_bad_rows=BadRowPolicy(skip=on_bad_rows == "skip", max_fraction=max_bad_fraction),
                 windows=self.windows_after(),
             )
             return evaluate(self, source).summary()

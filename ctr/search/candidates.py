@@ -114,7 +114,7 @@ class Hashing:
 
     def _count_bad_rows(self, raw: RawRows) -> None:
         """Have `source` count its bad rows, and keep them where that is wanted."""
-        if raw.on_bad_rows == "skip" and not self.source.bad_rows.count:
+        if raw.on_bad_rows.skip and not self.source.bad_rows.count:
             for _ in self.source.batches(BLOCK_ROWS, stop=self.plan.end):
                 pass
 

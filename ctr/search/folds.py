@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError
-from ctr.features import ExampleSource, FeatureSpec, RawSource, fit
+from ctr.features import FAIL, BadRowPolicy, ExampleSource, FeatureSpec, RawSource, fit
 from ctr.features.spec import learnt_of
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class RawRows:
 
     inputs: Sequence[str | Path | InputFile]
     spec: FeatureSpec
-    on_bad_rows: Literal["fail", "skip"] = "fail"
-    max_bad_fraction: float | None = None
+    on_bad_rows: BadRowPolicy = FAIL
     threads: int = 1
     choice: RowChoice | None = None
     """Only these rows; None: all."""
@@ -98,16 +97,8 @@ class RawRows:
         """
         if spec is None or not isinstance(source, RawSource):
             return None
-        on_bad_rows: Literal["fail", "skip"] = "fail" if source.on_bad_rows == "fail" else "skip"
-        return cls(
-            source.inputs,
-            spec,
-            on_bad_rows,
-            source.max_bad_fraction,
-            source.threads,
-            source.choice,
-            validation,
-        )
+        policy = replace(source.on_bad_rows, quarantine=None)
+        return cls(source.inputs, spec, policy, source.threads, source.raw.choice, validation)
 
     def learns(self, spec: FeatureSpec) -> bool:
         """Whether `spec` learns from other rows than all that `choice` has: those that a fold learns from."""
@@ -119,7 +110,6 @@ class RawRows:
             spec,
             self.inputs,
             on_bad_rows=self.on_bad_rows,
-            max_bad_fraction=self.max_bad_fraction,
             threads=self.threads,
             choice=choice,
             with_fields=with_fields,

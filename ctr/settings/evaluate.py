@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import model_validator
 
@@ -13,6 +13,9 @@ from ctr.errors import SettingError, named
 from ctr.outputs import beside_input
 from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import BadRows, Inputs, MaxBadFraction
+
+if TYPE_CHECKING:
+    from ctr.features import BadRowPolicy
 
 
 class EvaluateJob(Settings):
@@ -43,11 +46,12 @@ class EvaluateJob(Settings):
     max_bad_fraction: MaxBadFraction = MOST_BAD
 
     @property
-    def quarantine(self) -> Path | None:
-        """Where bad rows go, if they are kept."""
-        if self.on_bad_rows != "quarantine":
-            return None
-        return beside_input(str(self.inputs[0]), ".bad-rows")
+    def bad_row_policy(self) -> BadRowPolicy:
+        """What becomes of bad rows."""
+        from ctr.features import BadRowPolicy
+
+        place = beside_input(str(self.inputs[0]), ".bad-rows")
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, place)
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -14,6 +14,7 @@ from ctr.settings.shared import chosen_rows
 from ctr.settings.train_fields import TrainFields
 
 if TYPE_CHECKING:
+    from ctr.features import BadRowPolicy
     from ctr.features.readers import RowChoice
 
 _OF_OPTIMIZERS = ("alpha", "beta", "l1", "l2", "iterations", "tolerance")
@@ -105,17 +106,19 @@ class TrainJob(TrainFields):
         return min(self.workers, cores()) if self.in_memory else 1
 
     @property
-    def quarantine(self) -> Path | None:
-        """Where bad rows of the inputs go, if they are kept."""
-        return self._bad_rows(".bad-rows")
+    def bad_row_policy(self) -> BadRowPolicy:
+        """What becomes of bad rows of the inputs."""
+        return self._bad_row_policy(".bad-rows")
 
     @property
-    def holdout_quarantine(self) -> Path | None:
+    def holdout_bad_row_policy(self) -> BadRowPolicy:
         """The same for the hold-out."""
-        return self._bad_rows(".holdout.bad-rows")
+        return self._bad_row_policy(".holdout.bad-rows")
 
-    def _bad_rows(self, suffix: str) -> Path | None:
-        return beside(self.model, suffix) if self.on_bad_rows == "quarantine" else None
+    def _bad_row_policy(self, suffix: str) -> BadRowPolicy:
+        from ctr.features import BadRowPolicy
+
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(self.model, suffix))
 
     @property
     def interrupted(self) -> Path:

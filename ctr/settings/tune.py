@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,9 @@ from ctr.errors import SettingError, named
 from ctr.outputs import beside
 from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import BadRows, HoldoutWhere, Inputs, MaxBadFraction, Spec
+
+if TYPE_CHECKING:
+    from ctr.features import BadRowPolicy
 
 
 class TuneJob(Settings):
@@ -76,9 +79,11 @@ class TuneJob(Settings):
     max_bad_fraction: MaxBadFraction = MOST_BAD
 
     @property
-    def quarantine(self) -> Path | None:
-        """Where bad rows go, if they are kept."""
-        return beside(self.out, ".bad-rows") if self.on_bad_rows == "quarantine" else None
+    def bad_row_policy(self) -> BadRowPolicy:
+        """What becomes of bad rows."""
+        from ctr.features import BadRowPolicy
+
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(self.out, ".bad-rows"))
 
     @property
     def crossed_spec(self) -> Path:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from ctr.errors import DataError
-from ctr.features import DatasetSource, FeatureSpec, RawSource, input_files, is_dataset, open_source
+from ctr.features import SKIP, DatasetSource, FeatureSpec, RawSource, input_files, is_dataset, open_source
 from ctr.features.block import Reader
 from ctr.features.readable import Dictionary
 from ctr.features.readers import open_reader
@@ -43,7 +43,7 @@ def names_of_values(spec: FeatureSpec, inputs: Sequence[str], most_rows: int | N
             f"{spec.source.format} data carries its own features: there are no fields to name any of."
         )
     spec = _of_columns(spec, inputs)
-    source = RawSource(spec, inputs, on_bad_rows="skip", labels="ignored")
+    source = RawSource(spec, inputs, on_bad_rows=SKIP, labels="ignored")
     texts = Dictionary(spec, source.columns, MOST)
     source.watch = texts.add
     rows = 0

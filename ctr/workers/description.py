@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError, first_problem, named
-from ctr.features import DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
+from ctr.features import FAIL, SKIP, DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Learner, Sampling
@@ -201,7 +201,7 @@ class JobDescription(BaseModel):
         source = open_source(
             inputs or self.inputs,
             None if self.hashed and not spec.scales else spec,
-            on_bad_rows="fail" if self.on_bad_rows == "fail" else "skip",
+            on_bad_rows=FAIL if self.on_bad_rows == "fail" else SKIP,
             choice=choice,
         )
         size = input_bytes(source.inputs)

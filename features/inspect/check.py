@@ -16,7 +16,7 @@ from ctr.features.batches import Batch
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.inspect.time_order import TimeOrder, time_order
 from ctr.features.raw import RawSource, fit
-from ctr.features.readers import BadRows, open_reader
+from ctr.features.readers import SKIP, BadRows, open_reader
 from ctr.features.spec import FeatureSpec, InputField, column_of, columns_of
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows
@@ -125,7 +125,7 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
 def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRows:
     """The rows that building a data set would refuse: for all fields, crosses and windows together."""
     windows = Windows(spec) if spec.windows else None
-    source = RawSource(spec, files, on_bad_rows="skip", windows=windows)
+    source = RawSource(spec, files, on_bad_rows=SKIP, windows=windows)
     for _ in source.batches(_BLOCK, 0, rows):
         pass
     return source.bad_rows
@@ -158,7 +158,7 @@ class _Pass:
             update={"crosses": (), "groups": {}, "bits": _BITS, "bias": False}
         )
         self.fields = fields
-        self.source = RawSource(alone, files, on_bad_rows="skip")
+        self.source = RawSource(alone, files, on_bad_rows=SKIP)
         self._batches = list(self.source.batches(_BLOCK, 0, rows))
         if not self._batches:
             raise DataError(

@@ -14,7 +14,7 @@ from typing import Any
 from ctr.errors import DataError, named
 from ctr.features.block import Reader, UnfitColumnError, blocks_of
 from ctr.features.inputs import InputFile
-from ctr.features.readers import format_of, open_reader
+from ctr.features.readers import RawFiles, format_of
 from ctr.features.spec import FeatureSpec, Source
 from ctr.features.text import TextFile
 
@@ -82,11 +82,10 @@ def _first_rows(
     """The texts of the columns that can be read."""
     columns: dict[str, list[str]] = {}
     spec = _bare_spec(source, shapes.lists)
-    for file in files:
-        with closing(open_reader(file, spec, "ignored")) as reader:
-            columns = columns or {name: [] for name in reader.columns if name not in shapes.unread}
-            if not columns or _take_rows(reader, columns, rows):
-                break
+    for _, reader in RawFiles(files, spec).readers():
+        columns = columns or {name: [] for name in reader.columns if name not in shapes.unread}
+        if not columns or _take_rows(reader, columns, rows):
+            break
     return {name: texts[:rows] for name, texts in columns.items()}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -13,11 +12,11 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features.batches import BatchBuilder
-from ctr.features.block import Block, blocks_of
+from ctr.features.block import Block
 from ctr.features.inputs import input_files
 from ctr.features.raw import RawSource, fit
 from ctr.features.readable import CollisionCounter, Collisions, Naming, slots_of
-from ctr.features.readers import open_reader
+from ctr.features.readers import SKIP, RawFiles
 from ctr.features.spec import FeatureSpec, column_of, columns_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells
 from ctr.features.transform import Transform
@@ -90,7 +89,7 @@ def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_0
     Bad rows are left out, and so are the features of windows. Raises DataError, also where all rows are bad,
     and SpecError as `RawSource` does.
     """
-    source = RawSource(spec, paths, on_bad_rows="skip", labels="ignored", windows=Windows(spec))
+    source = RawSource(spec, paths, on_bad_rows=SKIP, labels="ignored", windows=Windows(spec))
     counter = CollisionCounter(spec, source.columns)
     source.watch = counter.add
     for _ in source.batches(_SAMPLED_ROWS, stop=rows):
@@ -107,11 +106,9 @@ def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_0
 def _rows(
     spec: FeatureSpec, naming: Naming, columns: Sequence[str], inputs: Sequence[str]
 ) -> Iterator[ShownRow]:
-    for file in input_files(inputs):
-        with closing(open_reader(file, spec, "ignored")) as reader:
-            for block in blocks_of(reader, columns):
-                for row in np.flatnonzero(block.status == 0).tolist():
-                    yield _row(spec, naming, columns, block, row)
+    for block in RawFiles(input_files(inputs), spec).blocks(columns):
+        for row in np.flatnonzero(block.status == 0).tolist():
+            yield _row(spec, naming, columns, block, row)
 
 
 def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block, row: int) -> ShownRow:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ctr.features.block import Block, blocks_of
+from ctr.features.block import Block
 from ctr.features.columns import Column
 from ctr.features.inputs import InputFile
-from ctr.features.readers import open_reader
+from ctr.features.readers import RawFiles
 from ctr.features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
 from ctr.features.text import Times
 
@@ -148,13 +147,11 @@ def _first(
     spec: FeatureSpec, files: Sequence[InputFile], names: Sequence[str], rows: int
 ) -> Iterator[tuple[Block, int]]:
     """Blocks with these columns, and how many rows of each are among the first `rows`."""
-    for file in files:
-        with closing(open_reader(file, spec, "ignored")) as reader:
-            for block in blocks_of(reader, names):
-                yield block, min(len(block.cells), rows)
-                rows -= len(block.cells)
-                if rows <= 0:
-                    return
+    for block in RawFiles(files, spec).blocks(names):
+        yield block, min(len(block.cells), rows)
+        rows -= len(block.cells)
+        if rows <= 0:
+            return
 
 
 def _with_advice(spec: FeatureSpec, orders: list[TimeOrder]) -> list[TimeOrder]:

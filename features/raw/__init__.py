@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ctr.features.raw.first_pass import any_chosen, changed_vocabulary, fit, learn
     from ctr.features.raw.preview import absent_columns
     from ctr.features.raw.row_texts import RowTexts, batches_with_texts, read_table, require_columns_beside
-    from ctr.features.raw.source import OnBadRows, RawSource
+    from ctr.features.raw.source import RawSource
 
 # Lazy: predictions for rows in memory learn nothing, and read no files.
 __getattr__ = lazy_package(__name__, __file__)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ctr.features.block import Piece
 from ctr.features.columns import Arrays, Columns
-from ctr.features.inputs import InputFile, StandardInput, input_files
-from ctr.features.readers import RowChoice, SomeRowsPiece, open_reader
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.readers import RawFiles, RowChoice, SomeRowsPiece
 from ctr.features.spec import (
     CategoryField,
     FeatureSpec,
@@ -48,22 +48,23 @@ def fit(
     """
 
     def pieces(names: Sequence[str]) -> Iterator[Piece]:
+        raw = RawFiles(input_files(inputs), spec, choice=choice)
+        raw.require_rereadable()
         positions = rows
         if held_out:
-            total = _count_rows(spec, inputs, choice)
+            total = sum(raw.count_rows())
             positions = [range(total - round(total * held_out))]
-        every = _pieces(spec, inputs, choice, names)
-        return every if positions is None else _pieces_at(positions, every)
+        return raw.pieces(names) if positions is None else _pieces_at(positions, raw.pieces(names))
 
     return learn(spec, pieces)
 
 
 def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
     """Whether there is a row of the choice in these inputs. Raises as `fit`."""
-    with closing(_pieces(spec, inputs, choice, [])) as pieces:
-        return any(
-            (block.status != RowStatus.ELSEWHERE).any() for piece in pieces for block in piece.blocks()
-        )
+    raw = RawFiles(input_files(inputs), spec, choice=choice)
+    raw.require_rereadable()
+    with closing(raw.blocks([])) as blocks:
+        return any((block.status != RowStatus.ELSEWHERE).any() for block in blocks)
 
 
 def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
@@ -113,28 +114,6 @@ def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]])
     known |= {field.name: learning.learnt() for field, learning in passes}
     learnt = {f"{field}/{name}": array for field, arrays in known.items() for name, array in arrays.items()}
     return FittedSpec.of(spec, learnt)
-
-
-def _pieces(
-    spec: FeatureSpec,
-    inputs: Sequence[str | Path | InputFile],
-    choice: RowChoice | None,
-    names: Sequence[str],
-) -> Generator[Piece, None, None]:
-    """All rows of the inputs, with the cells of these columns."""
-    for file in input_files(inputs):
-        if isinstance(file, StandardInput):
-            raise file.once()
-        with closing(open_reader(file, spec, "ignored", choice)) as reader:
-            yield from reader.pieces(names)
-
-
-def _count_rows(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice | None) -> int:
-    total = 0
-    for file in input_files(inputs):
-        with closing(open_reader(file, spec, "ignored", choice)) as reader:
-            total += reader.count_rows()
-    return total
 
 
 def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:

@@ -13,10 +13,8 @@ from ctr.errors import DataError
 from ctr.features.batches import BatchBuilder
 from ctr.features.block import Block, TextRows, blocks_of
 from ctr.features.columns import Arrays, Column
-from ctr.features.inputs import InputFile
-from ctr.features.lines import Labels
-from ctr.features.readers import RowChoice, format_of, open_reader
-from ctr.features.spec import FeatureSpec, InputField, ListField, NumberField, column_of
+from ctr.features.readers import RawFiles, format_of, open_reader
+from ctr.features.spec import InputField, ListField, NumberField, column_of
 from ctr.features.steps import buckets_of
 from ctr.features.text import count_unquoted
 from ctr.features.transform import Transform
@@ -50,12 +48,7 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
 
 
 def absent_columns(
-    spec: FeatureSpec,
-    files: Sequence[InputFile],
-    columns: Sequence[str],
-    labels: Labels = "ignored",
-    choice: RowChoice | None = None,
-    why: str = "which the feature spec needs",
+    raw: RawFiles, columns: Sequence[str], why: str = "which the feature spec needs"
 ) -> list[str]:
     """A warning for each of `columns` that has no value in the first rows of JSON lines.
 
@@ -63,19 +56,16 @@ def absent_columns(
     """
     absent, known, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
     with suppress(DataError):  # the job itself will report it
-        for file in files:
-            with closing(open_reader(file, spec, labels, choice)) as reader:
-                known |= dict.fromkeys(reader.columns)
-                absent = [name for name in absent if name not in known]
-                if not absent or rows >= PREVIEW_ROWS:
-                    break
-                for block in _first_rows(blocks_of(reader, absent), PREVIEW_ROWS - rows):
-                    rows += len(block.cells)
-                    there = (block.cells.ends > block.cells.starts)[block.status == 0].any(axis=0)
-                    known |= dict.fromkeys(
-                        name for name, is_there in zip(absent, there, strict=True) if is_there
-                    )
-                absent = [name for name in absent if name not in known]
+        for _, reader in raw.readers():
+            known |= dict.fromkeys(reader.columns)
+            absent = [name for name in absent if name not in known]
+            if not absent or rows >= PREVIEW_ROWS:
+                break
+            for block in _first_rows(blocks_of(reader, absent), PREVIEW_ROWS - rows):
+                rows += len(block.cells)
+                there = (block.cells.ends > block.cells.starts)[block.status == 0].any(axis=0)
+                known |= dict.fromkeys(name for name, is_there in zip(absent, there, strict=True) if is_there)
+            absent = [name for name in absent if name not in known]
     warnings = []
     for name in absent if rows else ():
         near = get_close_matches(name, known, 1)
@@ -88,17 +78,17 @@ def absent_columns(
     return warnings
 
 
-def typed_categories(spec: FeatureSpec, files: Sequence[InputFile]) -> list[str]:
+def typed_categories(raw: RawFiles) -> list[str]:
     """A warning for each column of floats that feeds a category, in the first file that has one."""
     with suppress(DataError):  # the job itself will report it
-        for file in files:
+        for file in raw.files:
             if (kind := format_of(file)) is None or kind.name not in ("parquet", "arrow"):
                 continue
             from ctr.features.tables import ArrowReader, ParquetReader, float_categories
 
-            with closing(open_reader(file, spec, "ignored")) as reader:
+            with closing(open_reader(file, raw.spec, "ignored")) as reader:
                 if isinstance(reader, ArrowReader | ParquetReader) and (
-                    found := float_categories(file, reader.schema, spec)
+                    found := float_categories(file, reader.schema, raw.spec)
                 ):
                     return found
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,8 @@ from ctr.features.batches import Batch, Chunk
 from ctr.features.block import Reader, blocks_of, require_wanted
 from ctr.features.dataset import DatasetSource
 from ctr.features.inputs import InputFile, input_files
-from ctr.features.lines import Labels
 from ctr.features.raw.source import RawSource
-from ctr.features.readers import format_of, open_reader
+from ctr.features.readers import RawFiles, format_of
 from ctr.features.spec import FeatureSpec, columns_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells, RowStatus
 
@@ -84,13 +83,12 @@ def batches_with_texts(
 
 def require_columns_beside(dataset: DatasetSource, columns: Sequence[str]) -> None:
     """Raises DataError unless the files that a data set was built from are there, and have these columns."""
-    for file in _raw_rows(dataset, columns):
-        with closing(open_reader(file, dataset.spec, _labels(dataset))) as reader:
-            require_wanted(file, reader, columns, "which was asked for")
+    for file, reader in _raw_rows(dataset, columns).readers():
+        require_wanted(file, reader, columns, "which was asked for")
 
 
 def _beside(dataset: DatasetSource, columns: Sequence[str], rows: int) -> Iterator[tuple[Chunk, RowTexts]]:
-    blocks = (texts for file in _raw_rows(dataset, columns) for texts in _texts_of(file, dataset, columns))
+    blocks = _texts_of(_raw_rows(dataset, columns), columns)
     waiting: list[RowTexts] = []
     with closing(blocks):
         for chunk in dataset.batches(rows):
@@ -105,22 +103,18 @@ def _beside(dataset: DatasetSource, columns: Sequence[str], rows: int) -> Iterat
             pass
 
 
-def _raw_rows(dataset: DatasetSource, columns: Sequence[str]) -> list[InputFile]:
-    return dataset.raw_rows(f"its raw rows are needed for column {columns[0]!r}")
+def _raw_rows(dataset: DatasetSource, columns: Sequence[str]) -> RawFiles:
+    """The rows that are examples, as they were read."""
+    files = dataset.raw_rows(f"its raw rows are needed for column {columns[0]!r}")
+    return RawFiles(files, dataset.spec, "required" if dataset.manifest.has_labels else "ignored")
 
 
-def _texts_of(file: InputFile, dataset: DatasetSource, columns: Sequence[str]) -> Iterator[RowTexts]:
-    """The rows of a file that are examples, block by block."""
-    with closing(open_reader(file, dataset.spec, _labels(dataset))) as reader:
-        for block in blocks_of(reader, columns):
-            cells, has_cells = block.cells.kept(), _SPLIT[block.status]
-            texts = {name: _texts(cells, has_cells, place) for place, name in enumerate(columns)}
-            yield RowTexts(texts, np.ones(len(cells), np.bool_))
-
-
-def _labels(dataset: DatasetSource) -> Labels:
-    """How the files were read."""
-    return "required" if dataset.manifest.has_labels else "ignored"
+def _texts_of(raw: RawFiles, columns: Sequence[str]) -> Generator[RowTexts, None, None]:
+    """All rows, block by block."""
+    for block in raw.blocks(columns):
+        cells, has_cells = block.cells.kept(), _SPLIT[block.status]
+        texts = {name: _texts(cells, has_cells, place) for place, name in enumerate(columns)}
+        yield RowTexts(texts, np.ones(len(cells), np.bool_))
 
 
 def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:
@@ -165,9 +159,8 @@ def read_table(inputs: Sequence[str | Path | InputFile], spec: FeatureSpec) -> p
     if not spec.fields:
         raise SpecError(f"{spec.source.format} data carries its own features: its rows have no columns.")
     tables, names = [], set()
-    for file in input_files(inputs):
-        with closing(open_reader(file, spec, "ignored")) as reader:
-            tables.append(_table_of(reader, spec))
+    for file, reader in RawFiles(input_files(inputs), spec).readers():
+        tables.append(_table_of(reader, spec))
         kind = format_of(file)
         names.add(spec.source.format if kind is None else kind.name)
     table = pa.concat_tables(tables, promote_options="default").combine_chunks()

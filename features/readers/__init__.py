@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.features.readers.bad_rows import EARLY_ROWS, BadRows, Quarantine, require_few, too_many
+from ctr.features.readers.bad_rows import FAIL, SKIP, BadRowHandler, BadRowPolicy, BadRows, too_many
 from ctr.features.readers.opening import format_of, open_reader
+from ctr.features.readers.raw_files import RawFiles
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`BadRows`: the rows that were skipped; `Quarantine`: the file in which they are kept."""
+"""`BadRowPolicy`: what becomes of bad rows; `BadRowHandler` does it, and `BadRows` are those left out."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, named
+from ctr.features.block import Block
 from ctr.features.folder import remove_drafts, scratch_folder
 
 ALWAYS_ALLOWED = 10
@@ -20,8 +22,32 @@ ALWAYS_ALLOWED = 10
 EARLY_ROWS = 1_000_000
 """From so many rows on, a pass with too many bad ones ends at once, not only at its end."""
 
+OnBadRows = Literal["fail", "skip", "quarantine"]
+
 _REASONS = 5
 _EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BadRowPolicy:
+    """What becomes of the rows that cannot be read."""
+
+    skip: bool = False
+    """Whether they are left out; if not, the first one is an error."""
+    quarantine: Path | None = None
+    """A file that keeps those left out, as they stand. It replaces an older one when the first pass with a
+    bad row ends, however it ends."""
+    max_fraction: float | None = None
+    """A pass with more of them (see `too_many`) is an error that counts them by reason; None: all may be."""
+
+    @staticmethod
+    def of(on_bad_rows: OnBadRows, max_fraction: float | None, quarantine: Path) -> BadRowPolicy:
+        """The policy of these settings; `quarantine` is the file for bad rows, if they are to be kept."""
+        kept = quarantine if on_bad_rows == "quarantine" else None
+        return BadRowPolicy(on_bad_rows != "fail", kept, max_fraction)
+
+
+FAIL, SKIP = BadRowPolicy(), BadRowPolicy(skip=True)
 
 
 class BadRows:
@@ -114,19 +140,64 @@ def too_many(bad: int, rows: int, most: float) -> bool:
     return bad > max(most * rows, min(ALWAYS_ALLOWED, rows / 2))
 
 
-def require_few(reasons: Counter[str], rows: int, most: float, first: str) -> None:
-    """Raises DataError if too many of `rows` are bad, for these reasons; `first` describes one."""
-    bad = reasons.total()
-    if not too_many(bad, rows, most):
-        return
-    shown = [f"{count:,} with {reason}" for reason, count in reasons.most_common(_REASONS)]
-    if len(reasons) > _REASONS:
-        shown.append(f"{bad - sum(count for _, count in reasons.most_common(_REASONS)):,} with others")
-    why = f"{', '.join(shown)}; such as {first}. Check data and feature spec, or allow more."
-    allowed = f"{named('max_bad_fraction')} {most:g} allows"
-    raise DataError(
-        f"{bad:,} of the {rows:,} rows read are bad ({bad / rows:.1%}), more than {allowed}: {why}"
-    )
+class BadRowHandler:
+    """Does with the bad rows of the passes over some data what a policy says."""
+
+    def __init__(self, policy: BadRowPolicy, explain: Callable[[Block, int], tuple[str, str]]) -> None:
+        """`explain` says what is wrong with a row of a block, with and without the value met."""
+        self.policy = policy
+        self.left_out = BadRows()
+        self.tried = 0
+        """The rows of the pass so far, good or bad: the caller adds to it."""
+        self._start = 0  # the first row of the pass
+        self._reasons: Counter[str] = Counter()  # of the bad rows of the pass
+        self._explain = explain
+        self._quarantine = None if policy.quarantine is None else Quarantine(policy.quarantine)
+
+    @contextmanager
+    def pass_from(self, start: int) -> Iterator[None]:
+        """In the `with` block is a pass that begins at row `start`. Raises DataError at its end."""
+        self._start, self.tried, self._reasons = start, 0, Counter()
+        try:
+            yield
+            self._require_few()
+        finally:
+            if self._quarantine is not None:
+                self._quarantine.put_in_place()
+
+    def handle(self, block: Block, bad: NDArray[np.int64], position: int) -> None:
+        """Handles the next bad rows (int64, at least one) of a block whose first row has this position.
+
+        Raises DataError where the policy says so.
+        """
+        if not self.policy.skip:
+            skipping = named("on_bad_rows", "skip", "quarantine")
+            raise DataError(f"{self._describe(block, int(bad[0]))}; fix the row or use {skipping}.")
+        new = self.left_out.add(self._start, position + bad, lambda i: self._describe(block, int(bad[i])))
+        if self._quarantine is not None and new.size:
+            self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])
+        self._reasons.update(self._explain(block, int(row))[1] for row in bad)
+        if self.tried >= EARLY_ROWS:
+            self._require_few()
+
+    def _describe(self, block: Block, row: int) -> str:
+        return f"{block.origin.place(row)}: {self._explain(block, row)[0]}"
+
+    def _require_few(self) -> None:
+        """Raise DataError if too many rows of the pass are bad."""
+        reasons, rows, most = self._reasons, self.tried, self.policy.max_fraction
+        bad = reasons.total()
+        if most is None or not too_many(bad, rows, most):
+            return
+        shown = [f"{count:,} with {reason}" for reason, count in reasons.most_common(_REASONS)]
+        if len(reasons) > _REASONS:
+            shown.append(f"{bad - sum(count for _, count in reasons.most_common(_REASONS)):,} with others")
+        first = self.left_out.examples[0]
+        why = f"{', '.join(shown)}; such as {first}. Check data and feature spec, or allow more."
+        allowed = f"{named('max_bad_fraction')} {most:g} allows"
+        raise DataError(
+            f"{bad:,} of the {rows:,} rows read are bad ({bad / rows:.1%}), more than {allowed}: {why}"
+        )
 
 
 class Quarantine:

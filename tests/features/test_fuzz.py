@@ -23,7 +23,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, SpecError
-from ctr.features import Batch, FeatureSpec, Transform, fit, load_spec, parse_spec
+from ctr.features import SKIP, Batch, FeatureSpec, Transform, fit, load_spec, parse_spec
 from ctr.features.block import Reader, blocks_of
 from ctr.features.inputs import LocalFile
 from ctr.features.lines.delimited import DelimitedReader
@@ -146,14 +146,14 @@ def check(batch: Batch, spec: FeatureSpec) -> None:
 def parse(spec: FeatureSpec, path: Path) -> None:
     """All rows of the file, in every way that commands read them."""
     with suppress(DataError, SpecError):
-        source = RawSource(fit(spec, [path]), [path], on_bad_rows="skip")
+        source = RawSource(fit(spec, [path]), [path], on_bad_rows=SKIP)
         good = 0
         for batch in source.batches(7):
             check(batch, spec)
             good += len(batch)
         assert source.count_rows() == good + source.bad_rows.count
         assert all(isinstance(line, str) for line in source.bad_rows.examples)
-        again = list(RawSource(spec, [path], on_bad_rows="skip", threads=2).batches(10_000))
+        again = list(RawSource(spec, [path], on_bad_rows=SKIP, threads=2).batches(10_000))
         assert sum(map(len, again)) == good
     with suppress(DataError, SpecError):
         unlabelled = RawSource(spec, [path], labels="ignored")

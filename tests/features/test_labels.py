@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from ctr.features import SKIP
 from ctr.features.raw import RawSource
 from ctr.features.spec import load_spec, parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
@@ -45,7 +46,7 @@ def test_headerless_files_without_label(tmp_path: Path) -> None:
 
 def test_a_short_first_row_does_not_hide_the_label_column(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "1,a\n" + "?,2,b\n" * 10)
-    source = RawSource(HEADERLESS, [path], labels="ignored", on_bad_rows="skip")
+    source = RawSource(HEADERLESS, [path], labels="ignored", on_bad_rows=SKIP)
     (batch,) = source.batches(20)
     assert len(batch) == 10
     assert source.bad_rows.examples == (f"{path}:1: found 2 columns, expected 3",)
@@ -71,7 +72,7 @@ def test_labels_of_two_kinds_are_not_mixed(
     else:
         write(path, csv_of([(label, 1, "x") for label in labels]))
         line += 1
-    source = RawSource(load_spec("libsvm") if suffix == "svm" else SPEC, [path], on_bad_rows="skip")
+    source = RawSource(load_spec("libsvm") if suffix == "svm" else SPEC, [path], on_bad_rows=SKIP)
     for _ in range(2):
         assert sum(map(len, source.batches(2))) == len(labels) - 1
         (example,) = source.bad_rows.examples
@@ -88,7 +89,7 @@ def test_labels_are_of_one_kind_over_all_files_and_passes(tmp_path: Path) -> Non
         DataError, match=rf"{minus}:2: column 'y': '-1' is a label of -1 or 1, but other rows"
     ):
         list(RawSource(SPEC, [plain, minus]).batches(30))
-    source = RawSource(SPEC, [plain, minus], on_bad_rows="skip")
+    source = RawSource(SPEC, [plain, minus], on_bad_rows=SKIP)
     list(source.batches(30, start=100))
     assert source.bad_rows.count == 0
     list(source.batches(30))
@@ -111,7 +112,7 @@ def test_one_odd_label_at_the_start_does_not_make_bad_rows_of_the_others(
         write(path, "".join(f"{label} 3:1\n" for label in labels))
     else:
         write(path, csv_of([(label, 1, "x") for label in labels]))
-    source = RawSource(load_spec("libsvm") if kind == "svm" else SPEC, [path], on_bad_rows="skip")
+    source = RawSource(load_spec("libsvm") if kind == "svm" else SPEC, [path], on_bad_rows=SKIP)
     assert source.sample(3_000).labels.mean() == pytest.approx(1 / 3)
     (batch,) = source.batches(3_000)
     assert batch.labels.tolist() == [1, 0, 0] * 1_000
@@ -120,6 +121,6 @@ def test_one_odd_label_at_the_start_does_not_make_bad_rows_of_the_others(
 
 def test_rows_that_are_bad_anyway_have_no_say_in_the_kind_of_labels(tmp_path: Path) -> None:
     rows: list[tuple[object, ...]] = [(-1, "x", "bad")] * 20 + [(i % 2, i, "c") for i in range(30)]
-    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows="skip")
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows=SKIP)
     (batch,) = source.batches(100)
     assert batch.labels.tolist() == [0, 1] * 15

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from ctr.features import SKIP, BadRowPolicy
 from ctr.features.batches import Batch
 from ctr.features.lines.delimited import DelimitedReader
 from ctr.features.raw import RawSource
@@ -90,8 +91,7 @@ def test_batches_and_bad_rows_are_those_of_one_thread(paths: list[Path], tmp_pat
         RawSource(
             spec_of(paths),
             paths,
-            on_bad_rows="quarantine",
-            quarantine=tmp_path / f"bad{threads}",
+            on_bad_rows=BadRowPolicy(skip=True, quarantine=tmp_path / f"bad{threads}"),
             threads=threads,
         )
         for threads in (1, 3)
@@ -121,7 +121,7 @@ def test_bad_rows_may_be_anywhere(
     path = tmp_path_factory.getbasetemp() / "a.csv"
     rows = ["x" if i in bad else f"{i % 2},1,{i},v{i % 9}" for i in range(300)]
     path.write_text("\n".join(["y,w,n,c", *rows]))
-    sources = [RawSource(SPECS["false"], [path], on_bad_rows="skip", threads=threads) for threads in (1, 2)]
+    sources = [RawSource(SPECS["false"], [path], on_bad_rows=SKIP, threads=threads) for threads in (1, 2)]
     wanted, found = (list(source.batches(size, start, stop)) for source in sources)
     require_equal(found, wanted)
     assert sources[1].bad_rows.to_json() == sources[0].bad_rows.to_json()
@@ -148,8 +148,7 @@ def test_what_was_before_an_error_comes_before_it(tmp_path: Path, damage: str) -
             RawSource(
                 SPECS["false"],
                 [path],
-                on_bad_rows="skip" if damage == "too many bad rows" else "fail",
-                max_bad_fraction=0.01,
+                on_bad_rows=BadRowPolicy(skip=damage == "too many bad rows", max_fraction=0.01),
                 threads=threads,
             ),
             50,
@@ -166,7 +165,7 @@ def test_the_first_row_without_a_click_decides_for_all(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     labels = ["1"] * 66_000 + ["-1"] + ["1", "0", "-1"] * 300
     path.write_text("\n".join(["y,w,n,c", *(f"{label},1,1,x" for label in labels)]))
-    source = RawSource(SPECS["false"], [path], on_bad_rows="skip", threads=4)
+    source = RawSource(SPECS["false"], [path], on_bad_rows=SKIP, threads=4)
     found = np.concatenate([batch.labels for batch in source.batches(500) if batch.labels is not None])
     assert found.tolist() == [float(label == "1") for label in labels if label != "0"]
     assert source.bad_rows.count == 300
@@ -174,7 +173,7 @@ def test_the_first_row_without_a_click_decides_for_all(tmp_path: Path) -> None:
 
 
 def test_a_pass_that_is_given_up_ends_its_threads(paths: list[Path]) -> None:
-    batches = RawSource(spec_of(paths), paths, on_bad_rows="skip", threads=3).batches(10)
+    batches = RawSource(spec_of(paths), paths, on_bad_rows=SKIP, threads=3).batches(10)
     for _ in range(5):
         next(batches)
     assert any(thread.name.startswith("hasher") for thread in threading.enumerate())
@@ -256,7 +255,7 @@ def test_threads_that_end_cancel_what_has_not_begun() -> None:
 
 
 def test_threads_that_do_other_work_too_give_the_same_batches(paths: list[Path]) -> None:
-    alone, shared = (RawSource(spec_of(paths), paths, on_bad_rows="skip", threads=2) for _ in range(2))
+    alone, shared = (RawSource(spec_of(paths), paths, on_bad_rows=SKIP, threads=2) for _ in range(2))
     expected = list(alone.batches(100))
     with Threads(2) as threads:
         shared.shared_threads = threads

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from ctr.errors import DataError
-from ctr.features import RawSource, batches_with_texts, open_source, parse_spec
+from ctr.features import SKIP, RawSource, batches_with_texts, open_source, parse_spec
 from ctr.features.raw import RowTexts
 
 SPEC = """
@@ -40,7 +40,7 @@ def test_every_row_has_its_texts_also_bad_ones(tmp_path: Path, rows: int) -> Non
     path.write_bytes(
         b"click,id,site,price\n0,a,s1,1\n1,\xc3\xa9,s2,nonsense\n1,,s1,2\n0,c\xff,s3,3\ntorn\n1,d,s1,4\n0,e,s1,x\n"
     )
-    source = opened(path, "id", "site", on_bad_rows="skip")
+    source = opened(path, "id", "site", on_bad_rows=SKIP)
     found = list(batches_with_texts(source, ["id", "site"], rows))
     parts = [texts for _, texts in found]
     assert texts_of(parts, "id") == ["a", "é", None, "c�", None, "d", "e"]
@@ -56,7 +56,7 @@ def test_every_row_has_its_texts_also_bad_ones(tmp_path: Path, rows: int) -> Non
     ]
     for batch, texts in found:
         assert (0 if batch is None else len(batch)) == texts.good.sum() == len(texts.of_examples()["id"])
-    plain = [batch.slots.tolist() for batch in opened(path, on_bad_rows="skip").batches(rows)]
+    plain = [batch.slots.tolist() for batch in opened(path, on_bad_rows=SKIP).batches(rows)]
     assert [batch.slots.tolist() for batch, _ in found if batch is not None] == plain
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
+from ctr.features import SKIP
 from ctr.features.dataset.source import DatasetSource
 from ctr.features.dataset.writer import write_dataset
 from ctr.features.opening import open_source
@@ -51,7 +52,7 @@ def test_one_position_after_the_other_covers_bad_rows_too(tmp_path: Path) -> Non
     rows: list[tuple[object, ...]] = [*ROWS]
     for i in range(0, 100, 9):
         rows[i] = ("7", 1, "bad")
-    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows="skip")
+    source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows=SKIP)
     head = joined(list(source.batches(10, stop=50)))
     assert (source.bad_rows.count, source.bad_rows.end) == (6, 46)
     tail = joined(list(source.batches(10, start=50)))
@@ -72,7 +73,7 @@ def test_weights_are_read(tmp_path: Path) -> None:
     fields = "[{name: c, type: category}]"
     text = f"{{version: 1, source: {{format: delimited}}, label: y, weight: w, fields: {fields}}}"
     path = write(tmp_path / "a.csv", "w,y,c\n0.5,1,a\n-1,1,a\n2,0,b\n")
-    (batch,) = RawSource(parse_spec(text, "t.yaml"), [path], on_bad_rows="skip").batches(10)
+    (batch,) = RawSource(parse_spec(text, "t.yaml"), [path], on_bad_rows=SKIP).batches(10)
     assert batch.weights is not None
     np.testing.assert_array_equal(batch.weights, np.float32([0.5, 2]))
 

@@ -115,7 +115,7 @@ def build(
         facts["dictionary"], line = _dictionary(texts, out)
         lines.append(line)
     for portion in portions:
-        lines += bad_rows_lines(portion.source.bad_rows, portion.quarantine)
+        lines += bad_rows_lines(portion.source.bad_rows, portion.source.on_bad_rows.quarantine)
     report(lines, facts)
 
 

@@ -70,12 +70,13 @@ def fit(
     """
     from ctr.features import absent_columns, input_files, load_spec
     from ctr.features import fit as learn
+    from ctr.features.readers import RawFiles
     from ctr.features.spec import columns_of, learnt_of, require_place_for_spec, write_fitted_spec
 
     require_place_for_spec(out)
     wanted = load_spec(spec)
     read = [column for field in wanted.fields for column in columns_of(field)]
-    for warning in absent_columns(wanted, input_files(inputs), read):
+    for warning in absent_columns(RawFiles(input_files(inputs), wanted), read):
         typer.echo(f"warning: {warning}", err=True)
     fitted = learn(wanted, inputs)
     write_fitted_spec(fitted, out)

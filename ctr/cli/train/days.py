@@ -55,7 +55,7 @@ def _check(job: TrainJob, plot: Path | None) -> None:
         raise typer.BadParameter(
             "with --progressive-days, each day's hold-out is the next; leave out others."
         )
-    if job.checkpoint is not None or job.quarantine is not None or "-" in job.inputs:
+    if job.checkpoint is not None or job.on_bad_rows == "quarantine" or "-" in job.inputs:
         raise typer.BadParameter(
             "--progressive-days is several jobs: --checkpoint, --on-bad-rows quarantine and standard "
             "input (-) are for one."

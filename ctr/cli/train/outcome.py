@@ -31,7 +31,7 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         *_admission_lines(summary),
         *_store_lines(summary),
         *_saved_lines(outcome),
-        *bad_rows_lines(outcome.bad_rows, outcome.job.quarantine),
+        *bad_rows_lines(outcome.bad_rows, outcome.job.bad_row_policy.quarantine),
         *(f"warning: {text}" for text in outcome.warnings),
     ]
     if summary["holdout_bad_rows"]:

@@ -11,7 +11,7 @@ from scipy import stats
 
 import ctr
 from ctr.errors import DataError
-from ctr.features import RawSource, open_source
+from ctr.features import SKIP, RawSource, open_source
 from ctr.features.block import UnfitColumnError
 from ctr.model import Model, compare, evaluate
 from ctr.model.comparison import naming
@@ -114,7 +114,7 @@ def test_models_that_leave_out_other_rows(log: Path, models: list[Model], tmp_pa
     good = tmp_path / "good.csv"
     good.write_text(path.read_text().replace("cheap", "5"))
     some = [models[0], ctr.train(good, priced)]
-    both = [open_source([path], model.spec, on_bad_rows="skip") for model in some]
+    both = [open_source([path], model.spec, on_bad_rows=SKIP) for model in some]
     first, second = compare(some, both)
     assert first.metrics.examples == second.metrics.examples == 599
     alone = evaluate(models[0], open_source([good], models[0].spec)).summary()
@@ -146,7 +146,7 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Model], Path, 
 
 def test_rows_are_compared_with_themselves(twins: tuple[list[Model], Path, Path]) -> None:
     models, _, bad = twins
-    both = [open_source([bad], model.spec, on_bad_rows="skip") for model in models]
+    both = [open_source([bad], model.spec, on_bad_rows=SKIP) for model in models]
     first, second = compare(models, both)
     found = second.against_first.difference()
     assert (found.logloss, found.low, found.high) == (0, 0, 0)
@@ -158,7 +158,7 @@ def test_rows_are_compared_with_themselves(twins: tuple[list[Model], Path, Path]
 def test_slices_are_of_the_same_rows(twins: tuple[list[Model], Path, Path]) -> None:
     models, _, bad = twins
     both = [
-        open_source([bad], model.spec, on_bad_rows="skip", also=also)
+        open_source([bad], model.spec, on_bad_rows=SKIP, also=also)
         for model, also in zip(models, (["site"], []), strict=True)
     ]
     compared = compare(models, both, by=["site"])

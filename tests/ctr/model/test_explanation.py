@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from ctr.features import FeatureSpec, RawSource, load_spec
+from ctr.features import SKIP, FeatureSpec, RawSource, load_spec
 from ctr.model import LinearModel, Model, explain, load_model, save_model
 from ctr.optimizers.ftrl import Ftrl
 from tests.command_line import Cli
@@ -52,7 +52,7 @@ def model() -> Model:
 
 def test_contributions_add_up_to_the_prediction(model: Model, log: str) -> None:
     first, second, bad, last = explain(model, [log], 10)
-    batch = RawSource(SPEC, [log], on_bad_rows="skip").sample(10)
+    batch = RawSource(SPEC, [log], on_bad_rows=SKIP).sample(10)
     good = [first, second, last]
     assert [each.log_odds for each in good] == pytest.approx(model.margins(batch).tolist(), abs=1e-5)
     assert [each.prediction for each in good] == pytest.approx(model.predict(batch).tolist(), abs=1e-6)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.crosses import suggest_crosses
-from ctr.features import RawSource, fit, parse_spec
+from ctr.features import SKIP, RawSource, fit, parse_spec
 from ctr.features.readers import RowChoice
 from ctr.search import Candidate, Fold, Plan, RawRows, tune
 from ctr.search.candidates import Hashing
@@ -85,7 +85,7 @@ def test_folds_have_equal_numbers_of_rows_that_are_chosen(tmp_path: Path, chosen
     bad = [3, 250, 251, 999]
     log = log_of(tmp_path / "log.csv", [], bad)
     choice = None if chosen is None else RowChoice.parse(chosen)
-    raw = RawRows([log], SPEC, on_bad_rows="skip", choice=choice)
+    raw = RawRows([log], SPEC, on_bad_rows=SKIP, choice=choice)
     (plain, _), folds = made(raw, tmp_path / "made")
     rows = [row for row in range(ROWS) if row not in bad and not (chosen and 500 <= row < 800)]
     assert plain.by_fold[0].rows == len(rows)

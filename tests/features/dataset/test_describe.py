@@ -13,7 +13,6 @@ from ctr.features.batches.batch import Batch, slot_dtype
 from ctr.features.dataset.describe import describe, expected_features
 from ctr.features.dataset.source import DatasetSource
 from ctr.features.dataset.writer import write_dataset
-from ctr.features.opening import open_source
 from ctr.features.spec import parse_spec
 
 
@@ -101,7 +100,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(tmp_path: Path) -> None:
     assert DatasetSource(tmp_path / "set").sample(1000).slots.max() == 227
     for read in (
         lambda: describe(tmp_path / "set"),
-        lambda: list(open_source([tmp_path / "set"], None, verify=True).batches(100)),
+        lambda: list(DatasetSource(tmp_path / "set", verify=True).batches(100)),
     ):
         with pytest.raises(DataError, match=r"shard-00001\.arrow: .*SHA-256 is not the manifest's"):
             read()

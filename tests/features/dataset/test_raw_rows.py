@@ -15,7 +15,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from ctr.errors import DataError
-from ctr.features import Chunk, DatasetSource, RawSource, batches_with_texts, open_source, parse_spec
+from ctr.features import SKIP, Chunk, DatasetSource, RawSource, batches_with_texts, open_source, parse_spec
 from ctr.features.dataset import DatasetDraft, RowNote, dataset_folders, raw_file_entries
 from ctr.features.dataset.manifest import MANIFEST, RAW_ROWS
 from ctr.features.inputs import input_files
@@ -60,12 +60,12 @@ def build(
 ) -> RawSource:
     choice = None if condition is None else RowChoice.parse(condition)
     spec = parse_spec(SPEC.format(kind), "spec")
-    source, note = RawSource(spec, paths, on_bad_rows="skip", choice=choice), RowNote()
+    source, note = RawSource(spec, paths, on_bad_rows=SKIP, choice=choice), RowNote()
     source.on_left_out = note.leave_out
     with dataset_folders([out]) as (folder,):
         draft = DatasetDraft(spec, folder, block_rows=64)
         draft.write(source.batches(64))
-        draft.finish(raw_files=raw_file_entries(source.files, source.rows_by_file()), row_note=note)
+        draft.finish(raw_files=raw_file_entries(source.inputs, source.rows_by_file()), row_note=note)
     return source
 
 
@@ -170,7 +170,7 @@ def test_raw_files_that_are_gone_or_changed_are_named(tmp_path: Path) -> None:
     assert next(iter(batches_with_texts(DatasetSource(hashed), ["id"], 1)))[1].columns["id"].to_pylist()
 
     other = parse_spec(SPEC.format("delimited, header: false, columns: [click, id, site, price]"), "other")
-    more = open_source(DatasetSource(hashed).raw_rows("why"), other, on_bad_rows="skip")
+    more = open_source(DatasetSource(hashed).raw_rows("why"), other, on_bad_rows=SKIP)
     with pytest.raises(
         DataError, match=r"has more than the 300 rows that the data set .* was built from; use"
     ):

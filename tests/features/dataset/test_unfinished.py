@@ -35,7 +35,7 @@ class _Stop(Exception):  # noqa: N818  (no fault of the program)
 def build(log: Path, out: Path, *, stop_after: int | None = None) -> tuple[DatasetManifest, int]:
     """The manifest, and how many rows an earlier build had written."""
     source = RawSource(load_spec("criteo"), [log])
-    with Unfinished(out, key_of(source.spec, source.files, BLOCK)) as unfinished:
+    with Unfinished(out, key_of(source.spec, source.inputs, BLOCK)) as unfinished:
         before = unfinished.done.rows
 
         def batches() -> Iterator[Batch]:
@@ -117,7 +117,7 @@ from ctr.features.dataset import Unfinished, key_of
 
 spec, log, out = load_spec(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 source = RawSource(fit(spec, [log]), [log])
-keys = [key_of(each, source.files, 100) for each in (source.spec, spec)]
+keys = [key_of(each, source.inputs, 100) for each in (source.spec, spec)]
 with Unfinished(out, keys[0], source.spec, keys[1]) as unfinished:
     write_dataset(
         source.batches(100), source.spec, out, block_rows=100, unfinished=unfinished,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import DataError
-from ctr.features import FeatureSpec, RawSource, fit, load_spec
+from ctr.features import SKIP, FeatureSpec, RawSource, fit, load_spec
 from ctr.features.inspect import show
 
 SPEC = FeatureSpec.model_validate(
@@ -52,7 +52,7 @@ def test_it_is_what_training_reads(log: str) -> None:
     nothing = [each.field for each in second.features if each.slot is None]
     assert nothing == ["site", "tags", "site * tags"]
     assert "'much' is not a number" in bad.place
-    source = RawSource(fit(SPEC, [log]), [log], on_bad_rows="skip")
+    source = RawSource(fit(SPEC, [log]), [log], on_bad_rows=SKIP)
     batch = source.sample(10)
     for row, shown in enumerate((first, second, last)):
         slots = batch.slots[batch.indptr[row] : batch.indptr[row + 1]].tolist()

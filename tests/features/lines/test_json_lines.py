@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
+from ctr.features import BadRowPolicy
 from ctr.features.block import blocks_of
 from ctr.features.inputs import LocalFile
 from ctr.features.lines import json_lines
@@ -179,7 +180,7 @@ def test_bad_rows(tmp_path: Path, line: str, message: str) -> None:
     path = write(tmp_path / "rows.jsonl", '{"y": 0, "c": "a", "d": [{}]}\n' + line + "\n")
     with pytest.raises(DataError, match=rf"rows\.jsonl:{message}"):
         list(RawSource(spec_of(), [path]).batches(10))
-    kept = RawSource(spec_of(), [path], on_bad_rows="quarantine", quarantine=tmp_path / "bad")
+    kept = RawSource(spec_of(), [path], on_bad_rows=BadRowPolicy(skip=True, quarantine=tmp_path / "bad"))
     assert sum(len(batch) for batch in kept.batches(10)) == 1
     assert (tmp_path / "bad").read_text() == line + "\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ctr.features import RawSource, Transform, fit, load_spec
+from ctr.features import SKIP, RawSource, Transform, fit, load_spec
 from ctr.features.readable import Dictionary
 from ctr.features.readable import dictionary as module
 from ctr.features.spec import parse_spec
@@ -66,7 +66,7 @@ def texts_of(row: dict[str, str]) -> Iterator[str]:
 
 
 def dictionary_of(log: Path, size: int, rows: int = 1_000) -> tuple[list[dict[str, Any]], RawSource]:
-    source = RawSource(parse_spec(SPEC, "test"), [log], on_bad_rows="skip", threads=2)
+    source = RawSource(parse_spec(SPEC, "test"), [log], on_bad_rows=SKIP, threads=2)
     dictionary = Dictionary(source.spec, source.columns, size)
     source.watch = dictionary.add
     for _ in source.batches(rows):
@@ -109,7 +109,7 @@ def test_with_little_memory_the_most_frequent_stay_and_tell_what_they_miss(
 def test_a_slot_with_several_features_has_several_texts(tmp_path: Path) -> None:
     log_of(tmp_path / "log.csv", 300)
     spec = parse_spec(SPEC.replace("bits: 22", "bits: 5"), "test")
-    source = RawSource(spec, [tmp_path / "log.csv"], on_bad_rows="skip")
+    source = RawSource(spec, [tmp_path / "log.csv"], on_bad_rows=SKIP)
     dictionary = Dictionary(spec, source.columns, 1_000)
     source.watch = dictionary.add
     list(source.batches(100))
@@ -155,7 +155,7 @@ def test_what_is_read_of_every_kind_of_number(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     (tmp_path / "good.csv").write_text(log.read_text().replace("0,oops\n", ""))
     spec = fit(parse_spec(text, "test"), [tmp_path / "good.csv"])
-    source = RawSource(spec, [log], on_bad_rows="skip")
+    source = RawSource(spec, [log], on_bad_rows=SKIP)
     dictionary = Dictionary(spec, source.columns, 99)
     source.watch = dictionary.add
     list(source.batches(10))

@@ -120,7 +120,7 @@ def test_what_a_killed_process_has_kept_is_removed_by_the_next(tmp_path: Path) -
     path = tmp_path / "kept.csv"
     live = Quarantine(path)
     live.keep([b"a\n"])
-    words = "import os, pathlib, sys; from ctr.features.readers import Quarantine"
+    words = "import os, pathlib, sys; from ctr.features.readers.bad_rows import Quarantine"
     words += "; q = Quarantine(pathlib.Path(sys.argv[1])); q.keep([b'b']); os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", words, path], check=False).returncode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 2

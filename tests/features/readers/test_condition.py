@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
+from ctr.features import SKIP
 from ctr.features.opening import open_source
 from ctr.features.raw import RawSource, fit
 from ctr.features.readers import RowChoice
@@ -122,7 +123,7 @@ def test_a_bad_row_is_bad_in_one_part(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.csv", csv_of(rows, HEADER))
     counts = []
     for part in (True, False):
-        source = RawSource(SPEC, [path], choice=choice("at >= 2017-11-08", part), on_bad_rows="skip")
+        source = RawSource(SPEC, [path], choice=choice("at >= 2017-11-08", part), on_bad_rows=SKIP)
         batches = list(source.batches(10))
         counts.append((sum(map(len, batches)), source.bad_rows.count, source.bad_rows.examples[0]))
     assert counts[0][:2] == (40, 1)

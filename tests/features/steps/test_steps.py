@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from ctr.api.app import create_app
 from ctr.errors import CtrError, DataError, ModelError, SpecError
-from ctr.features import DatasetSource, RawSource, Transform, fit, open_source, parse_spec, write_dataset
+from ctr.features import (
+    SKIP,
+    DatasetSource,
+    RawSource,
+    Transform,
+    fit,
+    open_source,
+    parse_spec,
+    write_dataset,
+)
 from ctr.features.columns import Buckets, Column, TokenCounts
 from ctr.features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of, spec_files
 from ctr.features.steps import STEPS, Step, register_step
@@ -203,7 +212,7 @@ def test_any_number_of_features_beside_others(tmp_path: Path) -> None:
         {name: t, type: words}, {name: n, type: number, transform: log},
         {name: u, column: t, type: words}]}"""
     spec = parse_spec(text, "words")
-    (batch,) = RawSource(spec, [path], on_bad_rows="skip").batches(10)
+    (batch,) = RawSource(spec, [path], on_bad_rows=SKIP).batches(10)
     t, u = (hash_bytes(name, 0) for name in (b"t", b"u"))
     slot = [[hash_bytes(word, seed) % 2**30 for seed in (t, u)] for word in (b"a", b"b")]
     n = [hash_bytes(value.to_bytes(8, "little"), hash_bytes(b"n", 0)) % 2**30 for value in (4, 1)]
@@ -211,7 +220,7 @@ def test_any_number_of_features_beside_others(tmp_path: Path) -> None:
     a, b = slot
     assert batch.slots.tolist() == [0, n[0], a[0], b[0], a[1], b[1], 0, n[1], 0, b[0], b[1]]
     assert batch.values.tolist() == [1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 1]
-    assert [len(b) for b in RawSource(spec, [path], on_bad_rows="skip").batches(1)] == [1, 1, 1]
+    assert [len(b) for b in RawSource(spec, [path], on_bad_rows=SKIP).batches(1)] == [1, 1, 1]
 
 
 def test_fields_of_several_steps_each_learn_from_the_column_they_share(tmp_path: Path) -> None:

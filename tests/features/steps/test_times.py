@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError, SpecError
-from ctr.features import RawSource, Transform, parse_spec
+from ctr.features import SKIP, RawSource, Transform, parse_spec
 from ctr.features.columns import Column
 from ctr.features.spec import FeatureSpec, TimeField
 from ctr.features.steps.times import buckets_of_times, zone_of
@@ -268,7 +268,7 @@ def test_stamps_as_in_the_contest_of_avazu(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("y,t\n1,14102100\n0,14103023\n0,1410302\n")
     spec = spec_of("{name: t, type: time, transform: hour_of_week, format: '%y%m%d%H'}")
-    (batch,) = RawSource(spec, [path], on_bad_rows="skip").batches(9)
+    (batch,) = RawSource(spec, [path], on_bad_rows=SKIP).batches(9)
     assert batch.slots.tolist() == [slot("t", 24), slot("t", 3 * 24 + 23)]
     source = RawSource(spec, [path])
     with pytest.raises(DataError, match=r"'1410302' is no time; expected a time of the format %y%m%d%H"):

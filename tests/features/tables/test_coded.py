@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctr.errors import DataError
+from ctr.features import SKIP, BadRowPolicy
 from ctr.features.block import Block, blocks_of
 from ctr.features.inputs import LocalFile
 from ctr.features.raw import RawSource
@@ -205,9 +206,9 @@ def test_a_bad_label_or_weight_beside_coded_fields_is_left_out(tmp_path: Path, n
     parquet.write_table(rows, path, row_group_size=200)
     with pytest.raises(DataError, match=rf"row 6: column '{name}': '{bad}'"):
         batch_of(NO_LISTS, path)
-    found = batch_of(NO_LISTS, path, on_bad_rows="skip")
+    found = batch_of(NO_LISTS, path, on_bad_rows=SKIP)
     assert found["bad"][0] == 3
-    assert found == through_arrow(NO_LISTS, path, on_bad_rows="skip")
+    assert found == through_arrow(NO_LISTS, path, on_bad_rows=SKIP)
 
 
 def test_a_bad_value_is_told_with_its_row(tmp_path: Path) -> None:
@@ -216,11 +217,11 @@ def test_a_bad_value_is_told_with_its_row(tmp_path: Path) -> None:
     parquet.write_table(table_of(rows), path, row_group_size=50)
     with pytest.raises(DataError, match=r"row 6: column 'n': 'seven' is not a number"):
         batch_of(SPEC, path)
-    found = batch_of(SPEC, path, on_bad_rows="quarantine", quarantine=kept)
+    found = batch_of(SPEC, path, on_bad_rows=BadRowPolicy(skip=True, quarantine=kept))
     assert found["bad"][0] == 2
     quarantined = kept.read_bytes()
     assert quarantined.count(b"seven") == 2
-    assert found == through_arrow(SPEC, path, on_bad_rows="quarantine", quarantine=kept)
+    assert found == through_arrow(SPEC, path, on_bad_rows=BadRowPolicy(skip=True, quarantine=kept))
     assert kept.read_bytes() == quarantined
 
 
@@ -244,7 +245,7 @@ def test_a_damaged_file_is_an_error_or_has_other_values(
     data[at % len(data)] = byte
     path.write_bytes(data[: at % len(data)] if cut else data)
     with suppress(DataError):
-        batch_of(SPEC, path, on_bad_rows="skip")
+        batch_of(SPEC, path, on_bad_rows=SKIP)
 
 
 @given(st.binary(max_size=60))

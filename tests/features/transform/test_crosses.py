@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
+from ctr.features import SKIP
 from ctr.features.raw import RawSource
 from ctr.features.spec import parse_spec
 from ctr.features.spec.model import FeatureSpec
@@ -120,7 +121,7 @@ def test_over_several_tiles_and_beside_bad_rows(tmp_path: Path) -> None:
     path.write_text("\n".join(["y,s,t,u", *lines, ""]))
     wanted = [expected(spec, row) for i, row in enumerate(rows) if i % 7]
     for size in (1_000, 70):
-        batches = list(RawSource(spec, [path], on_bad_rows="skip").batches(size))
+        batches = list(RawSource(spec, [path], on_bad_rows=SKIP).batches(size))
         found = [
             list(zip(b.slots[i:j].tolist(), b.values[i:j].tolist(), strict=True))
             for b in batches
@@ -164,7 +165,7 @@ def test_the_most_features_of_a_row(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     huge = " ".join(map(str, range(2_000)))  # whose triples would fill any memory
     path.write_text(f"y,s,t,u\n1,x,a,\n0,x,{huge},{huge}\n1,,b,\n")
-    source = RawSource(spec, [path], on_bad_rows="skip")
+    source = RawSource(spec, [path], on_bad_rows=SKIP)
     (batch,) = source.batches(10)
     assert np.diff(batch.indptr).tolist() == [3, 2]
     with pytest.raises(DataError, match=r"log\.csv:3: column 't': '0 1 2.* raise most_features; fix the row"):

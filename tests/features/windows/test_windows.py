@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import SpecError
-from ctr.features import Pipeline, RawSource
+from ctr.features import SKIP, Pipeline, RawSource
 from ctr.features.spec import FeatureSpec, parse_spec
 from ctr.features.text import RowStatus, cells_of_rows
 from ctr.features.windows import Windows
@@ -185,7 +185,7 @@ def test_a_row_without_label_counts_but_is_no_click_and_no_example(tmp_path: Pat
     labels = ["1", "", "yes", "0"]
     log.write_text("".join(["y,t,a\n", *(f"{y},{t},p\n" for y, t in zip(labels, times, strict=True))]))
     windows = Windows(spec)
-    rows = sum(map(len, RawSource(spec, [log], on_bad_rows="skip", windows=windows).batches(10)))
+    rows = sum(map(len, RawSource(spec, [log], on_bad_rows=SKIP, windows=windows).batches(10)))
     assert rows == 2
     (asked,) = of_kernel(windows, [{"y": "", "t": "2017-11-06 00:50:00", "a": "p"}], take_in=False)
     assert asked == {

@@ -1,0 +1,60 @@
+"""`RawFiles`: some raw files, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ctr.features.block import Block, Piece, Reader, blocks_of
+from ctr.features.inputs import InputFile, StandardInput
+from ctr.features.readers.opening import open_reader
+from ctr.features.spec import FeatureSpec
+
+if TYPE_CHECKING:
+    from ctr.features.lines import Labels
+    from ctr.features.readers.condition import RowChoice
+
+
+@dataclass(frozen=True, slots=True)
+class RawFiles:
+    """Raw files through a spec, one after the other. Every reading begins anew; see `open_reader`."""
+
+    files: Sequence[InputFile]
+    spec: FeatureSpec
+    labels: Labels = "ignored"
+    """What the column of the label is for."""
+    choice: RowChoice | None = None
+    """Other rows have the status `RowStatus.ELSEWHERE`; None: all rows are chosen."""
+
+    def open(self, file: InputFile) -> Reader:
+        """One of the files."""
+        return open_reader(file, self.spec, self.labels, self.choice)
+
+    def readers(self) -> Generator[tuple[InputFile, Reader], None, None]:
+        """Each file with its reader, which is open until the next one."""
+        for file in self.files:
+            with closing(self.open(file)) as reader:
+                yield file, reader
+
+    def pieces(self, columns: Sequence[str]) -> Generator[Piece, None, None]:
+        """All rows, with the cells of these columns."""
+        for _, reader in self.readers():
+            yield from reader.pieces(columns)
+
+    def blocks(self, columns: Sequence[str]) -> Generator[Block, None, None]:
+        """All rows block by block, each valid until the next one."""
+        for _, reader in self.readers():
+            yield from blocks_of(reader, columns)
+
+    def count_rows(self) -> list[int]:
+        """The number of rows in each file, good or bad, chosen or not."""
+        self.require_rereadable()
+        return [reader.count_rows() for _, reader in self.readers()]
+
+    def require_rereadable(self) -> None:
+        """Raises DataError for standard input, which a pass beside that over the examples would use up."""
+        for file in self.files:
+            if isinstance(file, StandardInput):
+                raise file.once()
