@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.measure import ctr
 from benchmarks.parameters import train
 from benchmarks.yardsticks import Yardsticks, measure_yardsticks
-from ctr.cost_model import Workload, estimate
 from ctr.features import load_spec, open_source
+from ctr.jobs.cost_model import Workload, estimate
 from ctr.learn import default_chunk
 
 BITS = (22, 28)

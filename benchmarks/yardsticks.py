@@ -12,10 +12,10 @@ from statistics import mean
 from threading import get_native_id
 from time import process_time, thread_time
 
-from ctr.cost_model import ChunkSlots, Costs, Workload, chunk_costs
 from ctr.defaults import SAFE_ADDING, STALENESS
 from ctr.features import Chunk, open_source
 from ctr.features.batches import localize
+from ctr.jobs.cost_model import ChunkSlots, Costs, Workload, chunk_costs
 from ctr.learn import Learner
 from ctr.optimizers import choose_optimizer
 from ctr.ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisSessions, RedisStore, parse_redis_url

@@ -11,11 +11,9 @@ from ctr.lazy import lazy_package as _lazy_package
 if TYPE_CHECKING:
     from ctr import datasets
     from ctr.classifier import FTRLClassifier
-    from ctr.evaluating import compare, evaluate, report
     from ctr.features import load_spec
     from ctr.model import Model, load_model
-    from ctr.reading import check, draft_spec, read
-    from ctr.training import suggest, train, tune
+    from ctr.python_api import check, compare, draft_spec, evaluate, read, report, suggest, train, tune
 
 __version__ = "0.1.0"
 

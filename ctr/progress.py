@@ -9,7 +9,7 @@ from math import isnan
 from time import monotonic
 from typing import Any, Protocol
 
-from ctr.compilation import COMPILATION, in_bar
+from ctr.jit import COMPILATION, in_bar
 
 _BESIDE_FIGURES = 20
 """Letters of a bar beside what it is of and its figures: the least bar, share, time left, blanks."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 Bytes = NDArray[np.uint8]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]

@@ -21,7 +21,7 @@ from math import ceil, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]

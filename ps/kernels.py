@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 from ctr.ps.fixed_point_kernels import LIGHT_N_BITS, LIGHT_Z_BITS
 
 ENTRY_BYTES = 6

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]

@@ -13,7 +13,7 @@ from benchmarks import board, checkpoints, lbfgs, measure, parameters, plan, sta
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
 from benchmarks.yardsticks import Spent, Yardsticks
-from ctr.cost_model import Workload
+from ctr.jobs.cost_model import Workload
 
 
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own

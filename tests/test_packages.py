@@ -14,11 +14,11 @@ from types import ModuleType
 
 import pytest
 
-from ctr.numba_cache import SOURCE_NAMES
+from ctr.jit import SOURCE_NAMES
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ctr", "ctr.api", "ctr.features", "ctr.ps")
-NUMBA_CACHE = "ctr.numba_cache"
+JIT = "ctr.jit"
 
 pytestmark = pytest.mark.xdist_group("packages")  # all sources are parsed once
 
@@ -70,11 +70,20 @@ def package_of(name: str) -> str:
 @cache
 def kernels() -> frozenset[str]:
     """The modules that hold kernels, or what kernels are made of."""
-    numba = {"numba", NUMBA_CACHE}
     return frozenset(
         name
         for name in SOURCES
-        if name != NUMBA_CACHE and (f"{name}.py".endswith(SOURCE_NAMES) or numba & imports(name))
+        if package_of(name) != JIT and (f"{name}.py".endswith(SOURCE_NAMES) or compiles(name))
+    )
+
+
+def compiles(name: str) -> bool:
+    """Whether a module imports what makes kernels."""
+    return "numba" in imports(name) or any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == JIT
+        and {"njit", "intrinsic"} & {alias.name for alias in node.names}
+        for node in ast.walk(tree(name))
     )
 
 
@@ -103,7 +112,7 @@ def test_kernels_import_only_numpy_numba_and_kernels() -> None:
     allowed = {"numpy", "numba", "llvmlite", *sys.stdlib_module_names}
     for name in kernels():
         ours = {other for other in imports(name) if other.partition(".")[0] not in allowed}
-        assert ours <= {NUMBA_CACHE, *kernels()}, name
+        assert ours <= {JIT, *kernels()}, name
 
 
 def test_the_cache_knows_the_sources_of_all_kernels() -> None:
@@ -115,7 +124,7 @@ def test_kernels_are_compiled_with_our_cache() -> None:
         for node in ast.walk(tree(name)):
             if isinstance(node, ast.ImportFrom) and node.module == "numba":
                 taken = {alias.name for alias in node.names}
-                assert not taken & {"njit", "jit", "vectorize", "guvectorize"}, f"{name}: use {NUMBA_CACHE}"
+                assert not taken & {"njit", "jit", "vectorize", "guvectorize"}, f"{name}: use {JIT}"
 
 
 @pytest.mark.parametrize("package", INITS)

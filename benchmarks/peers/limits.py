@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.measure import ctr
 from ctr.features import DatasetSource
-from ctr.numba_cache import FAST_MATH, njit
+from ctr.jit import FAST_MATH, njit
 from ctr.optimizers.ftrl import Ftrl
 
 ROUNDS = 7

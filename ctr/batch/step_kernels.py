@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import FAST_MATH, njit
+from ctr.jit import FAST_MATH, njit
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _AT_ONCE = 4096
 """Numbers per inner loop: a loop that can end early is not vectorised."""

@@ -13,9 +13,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ctr.cli.reporting import stopping
-from ctr.compilation import show_compilation
 from ctr.errors import CtrError, SettingError, SpecError, first_problem, naming_options
 from ctr.interrupts import interrupt_on_signals
+from ctr.jit import show_compilation
 
 # Of whatever click Typer is built on; Typer has no public name for it.
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]
@@ -46,10 +46,10 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
     "train": "train",
     "tune": "tuning",
     "worker": "working",
-    "evaluate": "evaluating",
-    "calibrate": "calibrating",
-    "predict": "scoring",
-    "explain": "scoring",
+    "evaluate": "scoring.evaluating",
+    "calibrate": "scoring.calibrating",
+    "predict": "scoring.predicting",
+    "explain": "scoring.predicting",
     "serve": "serving",
     "runs": "runs",
     "warm-up": "warming",

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import FAST_MATH, njit
+from ctr.jit import FAST_MATH, njit
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.float32(1)

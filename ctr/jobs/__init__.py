@@ -6,13 +6,14 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
+    from ctr.jobs.cost_model import LEAST_ROUNDS, Costs, Estimate, Workload, estimate
     from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
-    from ctr.jobs.outcome import Remains, TrainOutcome, require_places
-    from ctr.jobs.passes import PassEvaluations
-    from ctr.jobs.setup import require_classes, set_up
-    from ctr.jobs.train import require_days, run, run_train_job, train_by_days
-    from ctr.jobs.train_memory import learn_in_memory
+    from ctr.jobs.training.job import require_days, run, run_train_job, train_by_days
+    from ctr.jobs.training.memory import learn_in_memory
+    from ctr.jobs.training.outcome import Remains, TrainOutcome, require_places
+    from ctr.jobs.training.passes import PassEvaluations
+    from ctr.jobs.training.setup import require_classes, set_up
     from ctr.jobs.tune import TuneOutcome, run_tune_job, tuned
     from ctr.jobs.warm_up import run_small_jobs
 

@@ -23,8 +23,8 @@ from ctr.features import (
 )
 from ctr.features.dataset import read_manifest
 from ctr.features.readers import RowChoice
-from ctr.jobs.holdout import open_holdout
-from ctr.jobs.setup import open_training, wanted_spec
+from ctr.jobs.training.holdout import open_holdout
+from ctr.jobs.training.setup import open_training, wanted_spec
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
 from ctr.progress import Report
 from ctr.search import Plan, Progress, RawRows, Tuned, require_optuna, tune

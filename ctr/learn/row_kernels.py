@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 from ctr.ps.fixed_point_kernels import mix
 
 _UNIT = np.float64(2.0**-53)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 SHIFT = 12
 """Bits of a float32 prediction that its bin forgets; 11 bits of the mantissa remain."""

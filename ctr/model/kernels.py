@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import FAST_MATH, njit
+from ctr.jit import FAST_MATH, njit
 from ctr.ps.fixed_point_kernels import mix
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import FAST_MATH, njit
+from ctr.jit import FAST_MATH, njit
 from ctr.optimizers.state_kernels import GOLDEN, LAST_PLACE, add_pair, gather_pairs, unit
 
 SCRATCH_ROWS = 3

@@ -10,7 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]  # what Nu
 from numba import types
 from numpy.typing import NDArray
 
-from ctr.numba_cache import intrinsic, njit
+from ctr.jit import intrinsic, njit
 
 _Float32 = NDArray[np.float32]
 

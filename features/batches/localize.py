@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.compilation import is_cached
 from ctr.features.batches import localize_kernels as kernels
 from ctr.features.batches.batch import Batch, Chunk, Slots, slot_dtype
+from ctr.jit import is_cached
 
 _KEEP_BYTES = 64 << 20  # a larger working array is freed after use
 _LEAST_TABLE = 64

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 WORD = np.uint64(6)  # log2 of the 64 bits of a word
 IN_WORD = np.uint64(63)

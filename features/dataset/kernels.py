@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 
 @njit(nogil=True, cache=True)

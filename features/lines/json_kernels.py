@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ctr.features.lines.json_value_kernels import BAD_JSON, number, skip, space, string_end, unescape
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 LIST, NESTED = RowStatus.LIST.value, RowStatus.NESTED.value
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.features.text.hashing import load_u64
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 BAD_JSON = RowStatus.JSON.value
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.byte_masks import equal_bytes, lowest_bit
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U1 = np.uint64(1)
 _SPACE, _TAB, _NEWLINE, _RETURN, _HASH, _COLON, _BAR, _TAG = (np.uint8(ord(c)) for c in " \t\n\r#:|'")

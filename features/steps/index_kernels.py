@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ctr.features.text.hashing import xxh64_u64
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 BAD_INDEX, BAD_VALUE = RowStatus.INDEX.value, RowStatus.VALUE.value
 QUERY = RowStatus.QUERY.value

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.number_kernels import edge_bucket, log_bucket
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 SQRT, SQUARE, LOG, CLIP, SCALE, SHIFT = range(6)
 BY_LOG, BY_EDGES, BY_WIDTH = range(3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1, _U63 = np.uint64(0), np.uint64(1), np.uint64(63)
 _DIGIT, _DIGITS = np.uint64(11), 1 << 11  # bits per pass: 2048 counters stay in the first-level cache

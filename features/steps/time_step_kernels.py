@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 BAD_SINCE = RowStatus.SINCE.value
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import load_u64
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1, _U3, _U7, _U8 = (np.uint64(k) for k in (0, 1, 3, 7, 8))
 

@@ -10,7 +10,7 @@ from llvmlite import ir  # type: ignore[import-untyped,unused-ignore]  # what Nu
 from numba import types
 from numpy.typing import NDArray
 
-from ctr.numba_cache import intrinsic
+from ctr.jit import intrinsic
 
 _BYTES = ir.VectorType(ir.IntType(8), 64)
 _LANES = ir.VectorType(ir.IntType(32), 64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ctr.features.text.hashing import load_u64, xxh64, xxh64_u64
 from ctr.features.text.number_kernels import BAD_NUMBER, GARBAGE, NUMBER, parse_number, whole_number
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 TILE = 64  # rows; microseconds per Criteo row with 16, 32, 64, 128: 0.25, 0.18, 0.155, 0.17
 

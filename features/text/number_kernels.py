@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 MISSING = 0
 NUMBER = 1

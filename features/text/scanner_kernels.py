@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctr.features.text.byte_masks import count_bits, equal_bytes, lowest_bit
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 WRONG_COLUMNS = RowStatus.COLUMNS.value
 TEXT_AFTER_QUOTE = RowStatus.TEXT_AFTER_QUOTE.value

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64, xxh64_byte
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 NO_VALUE, FALSE, TRUE, AS_IT_IS = 0, 1, 2, 3
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ctr.features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number, stripped
 from ctr.features.text.row_status import RowStatus
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 BAD_TIME = RowStatus.TIME.value
 

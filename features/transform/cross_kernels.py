@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ctr.features.text.hashing import xxh64_words
 from ctr.features.transform.plan_kernels import Combination, Examples, FeatureLists, Plan, Scratch
 from ctr.features.words.token_kernels import bounded
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ctr.features.text.column_kernels import TILE, TileCells
 from ctr.features.text.hashing import load_u64, xxh64_two, xxh64_u64, xxh64_words
 from ctr.features.text.number_kernels import edge_bucket, log_bucket_of_whole, whole_number
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1, _U8, _U9 = (np.uint64(k) for k in (0, 1, 8, 9))
 _MINUS = np.uint8(ord("-"))

@@ -24,7 +24,7 @@ from ctr.features.transform.plan_kernels import (
 )
 from ctr.features.transform.step_kernels import find_fields
 from ctr.features.words.token_kernels import bounded
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 

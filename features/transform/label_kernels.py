@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.row_status import RowStatus
 from ctr.features.transform.plan_kernels import Tile
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 BAD_LABEL, BAD_WEIGHT = RowStatus.LABEL.value, RowStatus.WEIGHT.value
 MINUS_LABEL, ZERO_LABEL = RowStatus.LABEL_MINUS.value, RowStatus.LABEL_ZERO.value

@@ -37,7 +37,7 @@ from ctr.features.transform.plan_kernels import (
     Tile,
     ValueTables,
 )
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0 = np.uint64(0)
 

@@ -33,7 +33,7 @@ from ctr.features.windows.ring_kernels import (
     tick,
 )
 from ctr.features.windows.row_kernels import NO_KEY, UNKNOWN, is_other_part, keep_share, write_features
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _AHEAD = 64
 """The records of so many rows are fetched at a time: the first-level cache has room for them."""

@@ -26,7 +26,7 @@ from ctr.features.windows.ring_kernels import (
     quotient,
 )
 from ctr.features.windows.row_kernels import NO_KEY
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U1 = np.uint64(1)
 _LOW = np.uint64(0xFFFFFFFF)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 TOTALS, LOOKED = 0, 1
 """Rows of `wide`: that for all keys together, and one for copies of records that are only looked at."""

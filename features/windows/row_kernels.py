@@ -19,7 +19,7 @@ from ctr.features.windows.ring_kernels import (
     ROWS,
     Layout,
 )
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 NO_KEY = np.uint64(0)
 UNKNOWN = np.int8(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1, _U32 = np.uint64(0), np.uint64(1), np.uint64(32)
 _FULL = np.uint32(0xFFFFFFFF)

@@ -13,7 +13,7 @@ from ctr.features.text.spelling_kernels import AS_IT_IS, FALSE, NO_VALUE, TRUE, 
 from ctr.features.words.count_kernels import is_known
 from ctr.features.words.letter_kernels import end_of_prefix, write_lower
 from ctr.features.words.token_kernels import Features, add_feature
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 UNIT_SEPARATOR = 0x1F  # between the elements of a list
 

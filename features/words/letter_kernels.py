@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 CODES = 0x20000
 """The code points that `letters` knows; those up to END_OF_IDEOGRAPHS are in words, those above are not."""

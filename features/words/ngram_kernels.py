@@ -13,7 +13,7 @@ from ctr.features.text.hashing import xxh64
 from ctr.features.words.kernels import UNIT_SEPARATOR, Rule, choose
 from ctr.features.words.letter_kernels import decode, encode, is_in_words, lower_of
 from ctr.features.words.token_kernels import Features, add_feature
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _SPACE = np.uint8(ord(" "))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.numba_cache import njit
+from ctr.jit import njit
 
 _U1 = np.uint64(1)
 _LARGEST = np.finfo(np.float32).max

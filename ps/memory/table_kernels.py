@@ -17,7 +17,7 @@ from numba import types
 from numba.np.numpy_support import carray
 from numpy.typing import NDArray
 
-from ctr.numba_cache import intrinsic, njit
+from ctr.jit import intrinsic, njit
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]

@@ -29,7 +29,7 @@ def test_packages_of_the_user_with_the_same_names_do_no_harm(tmp_path: Path) -> 
     for name in ("features", "ps", "api"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n")
-    code = "import ctr.api, ctr.features, ctr.ps, ctr.jobs.train; print(ctr.features.__file__)"
+    code = "import ctr.api, ctr.features, ctr.ps, ctr.jobs.training.job; print(ctr.features.__file__)"
     done = python("-c", code, cwd=tmp_path)
     assert done.stdout.strip() == f"{ROOT}/ctr/features/__init__.py", done.stderr
     assert python("-m", "ctr", "serve", "--help", cwd=tmp_path).returncode == 0

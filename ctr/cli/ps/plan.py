@@ -9,7 +9,7 @@ import typer
 
 from ctr.cli.reporting import Report
 from ctr.cli.tables import duration, size, some, table
-from ctr.cost_model import LEAST_ROUNDS, Costs, Estimate, Workload, estimate
+from ctr.jobs import LEAST_ROUNDS, Costs, Estimate, Workload, estimate
 
 
 def plan(

@@ -10,8 +10,8 @@ import pytest
 import ctr
 from ctr.errors import ModelError
 from ctr.features import RawSource, load_spec, write_dataset
-from ctr.jobs.setup import set_up
-from ctr.jobs.train_distributed import describe_job
+from ctr.jobs.training.distributed import describe_job
+from ctr.jobs.training.setup import set_up
 from ctr.settings import TrainJob
 from tests.command_line import Cli
 from tests.ctr.search.conftest import SPEC, hashed, log

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ctr.cli.command import command_of
 from ctr.cli.ps.plan import plan
-from ctr.cost_model import Costs, Workload, estimate
+from ctr.jobs.cost_model import Costs, Workload, estimate
 from ctr.learn import default_chunk
 
 app = typer.Typer()

@@ -19,8 +19,8 @@ from ctr.cli.ps.status import look
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
 from ctr.errors import DataError, ModelError, StoreError
 from ctr.features import FeatureSpec
-from ctr.jobs.setup import set_up
-from ctr.jobs.train_distributed import describe_job
+from ctr.jobs.training.distributed import describe_job
+from ctr.jobs.training.setup import set_up
 from ctr.learn.learner import Learner
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import (

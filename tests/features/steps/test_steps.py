@@ -27,7 +27,7 @@ from ctr.features.spec import LEARNT, FittedSpec, NumberField, fields, learnt_of
 from ctr.features.steps import STEPS, Step, register_step
 from ctr.features.text import hash_bytes
 from ctr.jobs import run_train_job
-from ctr.jobs.train_distributed import learnt_text
+from ctr.jobs.training.distributed import learnt_text
 from ctr.model import load_model
 from ctr.settings import TrainJob
 from ctr.workers.description import _spec

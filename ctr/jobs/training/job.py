@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
 from ctr.interrupts import stop_requests
-from ctr.jobs.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
-from ctr.jobs.passes import PassEvaluations
-from ctr.jobs.setup import TrainSetup, set_up
+from ctr.jobs.training.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
+from ctr.jobs.training.passes import PassEvaluations
+from ctr.jobs.training.setup import TrainSetup, set_up
 from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
 from ctr.model import (
@@ -171,11 +171,11 @@ def _learn(
 
         cluster = None
         if setup.job.in_memory:
-            from ctr.jobs.train_memory import learn_in_memory
+            from ctr.jobs.training.memory import learn_in_memory
 
             trained = learn_in_memory(setup, passes, stop, remains, shown)
         else:
-            from ctr.jobs.train_distributed import learn_distributed  # with what memory does without
+            from ctr.jobs.training.distributed import learn_distributed  # with what memory does without
 
             trained, cluster = learn_distributed(setup, passes, stop, remains, shown)
     if trained.result.examples == 0:

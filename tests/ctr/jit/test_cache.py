@@ -18,10 +18,10 @@ from tests.ps.redis_servers import eventually
 
 pytestmark = pytest.mark.xdist_group("numba-cache")  # they share `forks`
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 INLINED = "ctr/synth/kernels.py"
 CALLER = """
-from ctr.numba_cache import njit
+from ctr.jit import njit
 from ctr.synth.kernels import mix
 
 @njit(nogil=True, cache=True)

@@ -14,9 +14,9 @@ from ctr.errors import DataError
 from ctr.features import Chunk, DatasetSource, Slots, slot_dtype
 from ctr.features.batches import localize
 from ctr.features.threads import Threads, cores
-from ctr.jobs.outcome import Remains
-from ctr.jobs.passes import PassEvaluations
-from ctr.jobs.setup import TrainSetup
+from ctr.jobs.training.outcome import Remains
+from ctr.jobs.training.passes import PassEvaluations
+from ctr.jobs.training.setup import TrainSetup
 from ctr.learn import (
     AdmissionCounts,
     Convergence,

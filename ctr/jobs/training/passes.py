@@ -8,7 +8,7 @@ from math import ceil
 from threading import Event
 
 from ctr.features.threads import Threads
-from ctr.jobs.setup import TrainSetup
+from ctr.jobs.training.setup import TrainSetup
 from ctr.learn import AfterPass, Trained
 from ctr.metrics import MetricSummary
 

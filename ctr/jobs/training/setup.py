@@ -13,7 +13,7 @@ from ctr.errors import ModelError, SettingError, SpecError, named
 from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
 from ctr.features.spec import learnt_from, learnt_of
 from ctr.features.windows import Windows, load_windows
-from ctr.jobs.holdout import Holdout, open_holdout
+from ctr.jobs.training.holdout import Holdout, open_holdout
 from ctr.jobs.warm_up import compile_training_beside
 from ctr.learn import (
     Sampling,

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import csv, feather, parquet
 
 import ctr
-import ctr.reading
+import ctr.python_api.reading
 from ctr.errors import DataError, SpecError
 from ctr.features import Pipeline
 from tests.command_line import Cli
@@ -179,4 +179,4 @@ def test_what_cannot_be_read(log: Path, tmp_path: Path) -> None:
 
 
 def test_the_example() -> None:
-    assert doctest.testmod(ctr.reading).failed == 0
+    assert doctest.testmod(ctr.python_api.reading).failed == 0

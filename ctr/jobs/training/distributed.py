@@ -9,9 +9,9 @@ from threading import Event
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
-from ctr.jobs.outcome import Remains
-from ctr.jobs.passes import PassEvaluations
-from ctr.jobs.setup import TrainSetup
+from ctr.jobs.training.outcome import Remains
+from ctr.jobs.training.passes import PassEvaluations
+from ctr.jobs.training.setup import TrainSetup
 from ctr.learn import Trained, TrainProgress, click_rate, expected_n, first_rows
 from ctr.ps import n_fraction_bits
 from ctr.settings import TrainJob

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import ctr
-import ctr.evaluating
-import ctr.reading
+import ctr.python_api.evaluating
+import ctr.python_api.reading
 from ctr.errors import DataError, ModelError, SettingError
 from ctr.features import Pipeline
 from tests.command_line import Cli
@@ -42,7 +42,11 @@ def test_the_names_of_the_package_are_there() -> None:
     names |= {"tune", "suggest", "report"}
     assert names <= set(dir(ctr))
     assert all(callable(getattr(ctr, name)) for name in names)
-    assert doctest.testmod(ctr.evaluating).failed == doctest.testmod(ctr.reading).failed == 0
+    assert (
+        doctest.testmod(ctr.python_api.evaluating).failed
+        == doctest.testmod(ctr.python_api.reading).failed
+        == 0
+    )
 
 
 def test_a_function_has_all_settings_of_its_command() -> None:

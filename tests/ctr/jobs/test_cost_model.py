@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from ctr.cost_model import (
+from ctr.features import RawSource, load_spec
+from ctr.features.batches import localize
+from ctr.jobs.cost_model import (
     LEAST_ROUNDS,
     Costs,
     Workload,
@@ -22,8 +24,6 @@ from ctr.cost_model import (
     estimate,
     unique_features,
 )
-from ctr.features import RawSource, load_spec
-from ctr.features.batches import localize
 from ctr.learn.rounds import default_chunk
 from ctr.ps.wire import Keys, bitfield_add, bitfield_read
 

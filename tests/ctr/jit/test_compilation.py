@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ctr.compilation import COMPILATION
+from ctr.jit import COMPILATION
 from ctr.progress import progress
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMPILES = """
 import sys, time
 import numpy as np
-from ctr.compilation import show_compilation
+from ctr.jit import show_compilation
 show_compilation()
 from ctr.progress import progress
 from ctr.synth.kernels import mix
@@ -100,7 +100,7 @@ def test_what_is_compiled_after_the_first_rows_counts(capsys: pytest.CaptureFixt
 
 FAILS = """
 import sys
-from ctr.compilation import COMPILATION
+from ctr.jit import COMPILATION
 from ctr.synth.kernels import mix
 try:
     mix("text")
@@ -110,7 +110,7 @@ print(COMPILATION.begun, COMPILATION.is_running)
 """
 UNREAD = """
 import sys, time
-from ctr.compilation import COMPILATION, show_compilation
+from ctr.jit import COMPILATION, show_compilation
 show_compilation()
 if sys.argv[1:]:
     sys.stderr.close()

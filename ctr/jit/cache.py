@@ -29,8 +29,8 @@ from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
 
-from ctr.compilation import COMPILATION
-from ctr.kernel_library import kernel_libraries
+from ctr.jit.compilation import COMPILATION
+from ctr.jit.library import kernel_libraries
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
@@ -95,9 +95,9 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 def _folder_name() -> str:
     """Of the folder for kernels compiled from the sources as they are now."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
-    digest.update(Path(__file__).with_name("kernel_library.py").read_bytes())
+    digest.update(Path(__file__).with_name("library.py").read_bytes())
     # In a checkout ctr/features, ctr/ps and ctr/api are links.
-    for folder, folders, files in os.walk(Path(__file__).parent, followlinks=True):
+    for folder, folders, files in os.walk(Path(__file__).parents[1], followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(files):
             if name.endswith(SOURCE_NAMES):  # kernels import nothing of ours but kernels

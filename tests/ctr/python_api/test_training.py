@@ -14,7 +14,7 @@ import pytest
 from pyarrow import csv
 
 import ctr
-import ctr.training
+import ctr.python_api.training
 from ctr.errors import DataError, ModelError, SettingError, SpecError
 from tests.command_line import Cli
 
@@ -148,7 +148,7 @@ def test_wrong_data_and_settings(log: Path) -> None:
 
 
 def test_the_example_in_the_docstring() -> None:
-    found = doctest.testmod(ctr.training)
+    found = doctest.testmod(ctr.python_api.training)
     assert found.attempted >= 5
     assert found.failed == 0
 

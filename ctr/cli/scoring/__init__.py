@@ -1,0 +1,1 @@
+"""Commands that score rows with a trained model: `ctr evaluate`, `calibrate`, `predict` and `explain`."""

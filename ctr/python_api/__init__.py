@@ -1,0 +1,12 @@
+"""The functions of `import ctr`: what a Python program trains, evaluates and looks at data with."""
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_package
+
+if TYPE_CHECKING:
+    from ctr.python_api.evaluating import compare, evaluate, report
+    from ctr.python_api.reading import check, draft_spec, read
+    from ctr.python_api.training import suggest, train, tune
+
+__getattr__ = lazy_package(__name__, __file__)
