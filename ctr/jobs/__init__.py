@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.jobs.build import BuildJob, Portion, build_datasets, open_portions
+    from ctr.jobs.build import Portion, build_datasets, open_portions
+    from ctr.jobs.calibrate import CalibrationOutcome, calibrate_model
     from ctr.jobs.cost_model import LEAST_ROUNDS, Costs, Estimate, Workload, estimate
     from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
+    from ctr.jobs.predict import Predicted, predict_rows
     from ctr.jobs.training.job import require_days, run, run_train_job, train_by_days
     from ctr.jobs.training.memory import learn_in_memory
     from ctr.jobs.training.outcome import Remains, TrainOutcome, require_places

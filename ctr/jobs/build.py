@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ctr.features import BLOCK_ROWS, BadRowPolicy, FeatureSpec, RawSource, fit, load_spec, shuffled
+from ctr.errors import SettingError, named
+from ctr.features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shuffled
 from ctr.features.dataset import (
     DatasetDraft,
     DatasetManifest,
@@ -23,8 +24,8 @@ from ctr.features.dataset import (
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw import any_chosen
 from ctr.features.readable import Dictionary
-from ctr.outputs import beside
 from ctr.progress import Report, progress
+from ctr.settings import BuildJob
 
 if TYPE_CHECKING:
     from ctr.features import Batch
@@ -33,24 +34,6 @@ if TYPE_CHECKING:
 
 _MOST_THREADS = 4  # what one thread can write, at 0.5 against 0.8 microseconds per Criteo row
 _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass
-
-
-@dataclass(frozen=True, slots=True)
-class BuildJob:
-    """What to hash, and where it goes."""
-
-    inputs: Sequence[str | Path]
-    spec: str | Path
-    outs: Mapping[Path, RowChoice | None]
-    """Which rows go to which folder. Of several, what the spec learns and a dictionary are of the last."""
-    shuffle: int | None = None
-    """The seed of a random order."""
-    dictionary: int | None = None
-    """How many features a dictionary is to have."""
-    windows: Callable[[FeatureSpec], Windows | None] = lambda _: None
-    """Gives what the windows of a spec know at the beginning, each time anew."""
-    on_bad_rows: Literal["fail", "skip", "quarantine"] = "fail"
-    max_bad_fraction: float | None = None
 
 
 @dataclass(slots=True)
@@ -77,10 +60,10 @@ def open_portions(job: BuildJob) -> list[Portion]:
         source = RawSource(
             fitted,
             files,
-            on_bad_rows=BadRowPolicy.of(job.on_bad_rows, job.max_bad_fraction, beside(out, ".bad-rows")),
+            on_bad_rows=job.bad_row_policy(out),
             threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
             choice=choice,
-            windows=job.windows(fitted),
+            windows=_windows(fitted, job.windows_from),
             with_fields=True,
         )
         of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
@@ -91,6 +74,19 @@ def open_portions(job: BuildJob) -> list[Portion]:
         last.texts = Dictionary(fitted, last.source.columns, job.dictionary)
         last.source.watch = last.texts.add
     return portions
+
+
+def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
+    """What the windows of `spec` know at the beginning: what those of the data set or model `before` do."""
+    from ctr.features.windows import Windows, load_windows
+
+    if before is None:
+        return Windows(spec) if spec.windows else None
+    if not spec.windows:
+        raise SettingError(
+            f"Invalid value for {named('windows_from')}: the spec has no windows; leave it out"
+        )
+    return load_windows(spec, before)
 
 
 def build_datasets(

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
+    from ctr.settings.build import BuildJob
+    from ctr.settings.calibrate import CalibrateJob
     from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
+    from ctr.settings.predict import PredictJob
     from ctr.settings.setting import Setting, Settings, bounds, setting_of, taking
     from ctr.settings.shared import (
         BadRows,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,71 +10,15 @@ import typer
 
 from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping
 from ctr.cli.tables import size, some, table
-from ctr.defaults import MOST_BAD
-from ctr.errors import SpecError
 
 if TYPE_CHECKING:
-    from ctr.features import DatasetManifest, FeatureSpec
+    from ctr.features import DatasetManifest
     from ctr.features.readable import Collisions, Dictionary
-    from ctr.features.readers import RowChoice
-    from ctr.features.windows import Windows
     from ctr.jobs import Portion
-    from ctr.settings import BadRows, MaxBadFraction, RawInputs, RawSpec
+    from ctr.settings import BuildJob
 
 
-def build(
-    report: Report,
-    inputs: RawInputs,
-    spec: RawSpec,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="The data set is written to this folder."),
-    ],
-    holdout_where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Leave the rows that meet this out of the data set, and write them to --holdout-out: a "
-            "condition as in `ctr train`, such as 'click_time >= 2017-11-09'.",
-        ),
-    ] = None,
-    holdout_out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --holdout-where: the rows that are held out are written to this folder, a data "
-            "set for `ctr train --holdout` and `ctr evaluate`.",
-        ),
-    ] = None,
-    shuffle: Annotated[
-        int | None,
-        typer.Option(
-            metavar="SEED",
-            min=0,
-            max=(1 << 64) - 1,
-            help="Put the rows in a random order; the same seed gives the same order.",
-        ),
-    ] = None,
-    dictionary: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10_000_000,
-            help="Also write the texts of the N most frequent features; building takes longer.",
-        ),
-    ] = None,
-    windows_from: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The windows of the spec go on from those of this data set or model: that of the day "
-            "before.",
-        ),
-    ] = None,
-    on_bad_rows: BadRows = "fail",
-    max_bad_fraction: MaxBadFraction = MOST_BAD,
-) -> None:
+def build(job: BuildJob, report: Report) -> None:
     """Hash raw files once, so that every later training pass is fast.
 
     Training reads the rows in the order of the files. If they are sorted, such as by label, the model
@@ -89,19 +32,8 @@ def build(
     - `ctr features build --spec criteo day1.tsv day2.tsv.gz --out days.hashed`
     - `ctr features build --spec ads.yaml logs --out train --holdout-where 'day >= 9' --holdout-out test`
     """
-    from ctr.jobs import BuildJob, build_datasets, open_portions
+    from ctr.jobs import build_datasets, open_portions
 
-    outs = _outs(inputs, out, holdout_where, holdout_out)
-    job = BuildJob(
-        inputs,
-        spec,
-        outs,
-        shuffle=shuffle,
-        dictionary=dictionary,
-        windows=partial(_windows, windows_from),
-        on_bad_rows=on_bad_rows,
-        max_bad_fraction=max_bad_fraction,
-    )
     portions = open_portions(job)
     warnings = portions[-1].source.warnings()
     for warning in warnings:
@@ -110,9 +42,9 @@ def build(
     with stopping("Nothing was written."):
         manifests = build_datasets(job, portions, _going_on)
     facts, lines = _summary(portions, manifests, perf_counter() - started)
-    facts |= {"shuffle": shuffle, "warnings": warnings}
+    facts |= {"shuffle": job.shuffle, "warnings": warnings}
     if (texts := portions[-1].texts) is not None:
-        facts["dictionary"], line = _dictionary(texts, out)
+        facts["dictionary"], line = _dictionary(texts, job.out)
         lines.append(line)
     for portion in portions:
         lines += bad_rows_lines(portion.source.bad_rows, portion.source.on_bad_rows.quarantine)
@@ -121,47 +53,6 @@ def build(
 
 def _going_on(rows: int) -> None:
     typer.echo(f"going on behind {rows:,} rows that an interrupted build has written", err=True)
-
-
-def _outs(
-    inputs: list[str], out: Path, holdout_where: str | None, holdout_out: Path | None
-) -> dict[Path, RowChoice | None]:
-    """Which rows go to which folder; those to train on last. Raises BadParameter."""
-    from ctr.features.readers import RowChoice
-
-    if holdout_where is None and holdout_out is None:
-        return {out: None}
-    if holdout_where is None or holdout_out is None:
-        raise typer.BadParameter(
-            "--holdout-where CONDITION and --holdout-out DIR belong together; give both."
-        )
-    one, other = out.resolve(), holdout_out.resolve()
-    if one == other or one in other.parents or other in one.parents:
-        raise typer.BadParameter(
-            f"--out {out} and --holdout-out {holdout_out}: neither may be, or lie in, the other."
-        )
-    if "-" in inputs:
-        raise typer.BadParameter(
-            "- (standard input) can be read only once: not for a part of it as hold-out; write it to a file,"
-            " and give that."
-        )
-    try:
-        held_out, kept = (RowChoice.parse(holdout_where, meets=meets) for meets in (True, False))
-    except SpecError as error:
-        raise typer.BadParameter(f"--holdout-where: {error}") from None
-    # The rows that are held out are looked for first: if there are none, little was done.
-    return {holdout_out: held_out, out: kept}
-
-
-def _windows(before: Path | None, spec: FeatureSpec) -> Windows | None:
-    """What the windows of `spec` know at the beginning, if it has any."""
-    from ctr.features.windows import Windows, load_windows
-
-    if before is None:
-        return Windows(spec) if spec.windows else None
-    if not spec.windows:
-        raise typer.BadParameter("the spec has no windows; leave it out", param_hint="--windows-from")
-    return load_windows(spec, before)
 
 
 def _dictionary(texts: Dictionary, out: Path) -> tuple[dict[str, int], str]:

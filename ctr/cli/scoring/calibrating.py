@@ -2,45 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping, warn_of_layout
 from ctr.cli.tables import CROSS_FITTED, metric_lines
-from ctr.defaults import MOST_BAD
-from ctr.outputs import beside, printable, require_writable
+from ctr.outputs import printable
 
 if TYPE_CHECKING:
-    from ctr.settings import BadRows, Inputs, MaxBadFraction, Method, ModelFolder, Setting
+    from ctr.settings import CalibrateJob
 
 
-def calibrate(
-    report: Report,
-    inputs: Inputs,
-    model: ModelFolder,
-    method: Annotated[
-        Method,
-        Setting(
-            "isotonic (any rising curve; needs some thousand clicks) or platt (a line in log-odds).",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the calibrated model; a model that is there is replaced.",
-        ),
-    ],
-    replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Put a new calibration in the place of one that the model has."),
-    ] = False,
-    on_bad_rows: BadRows = "fail",
-    max_bad_fraction: MaxBadFraction = MOST_BAD,
-) -> None:
+def calibrate(job: CalibrateJob, report: Report) -> None:
     """Fit the probabilities of a trained model to labelled rows.
 
     Give rows that the model was not trained on. Its weights stay as they are; the calibrated model is a new
@@ -49,53 +21,19 @@ def calibrate(
 
     Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
     """
-    from ctr.features import BadRowPolicy, open_source
-    from ctr.model import DIGESTS, load_model, require_model_or_nothing, require_uncalibrated, seen_rows
-    from ctr.model import calibrate as fit
+    from ctr.jobs import calibrate_model
     from ctr.progress import progress
 
-    require_model_or_nothing(out)
-    require_writable(out)
-    loaded = load_model(model)
-    if not replace:
-        require_uncalibrated(loaded, "--replace")
-    policy = BadRowPolicy.of(on_bad_rows, max_bad_fraction, beside(out, ".bad-rows"))
-    source = open_source(
-        inputs,
-        loaded.spec,
-        on_bad_rows=policy,
-        windows=loaded.windows_after(),
-    )
-    warn_of_layout(source)
-    started = perf_counter()
-    with stopping(f"{out} was not written."), progress("calibrating") as show:
-        fitted = fit(loaded.linear, source, method, on_rows=lambda rows: show(rows, source.fraction_read))
-        assert fitted is not None  # only an interrupt stops it
-        found = fitted.of_saved(loaded, [printable(each) for each in inputs])
-        found.save(out)
-    warnings = []
-    if seen_rows(loaded.manifest, found.manifest["calibrated"][DIGESTS]) == "trained":
-        named = ", ".join(map(printable, inputs))
-        warnings = [
-            f"the model was trained on rows of {named}, so it is overconfident there; calibrate on other rows"
-        ]
-    before, after = fitted.before.summary(), fitted.after.summary()
+    with stopping(f"{job.out} was not written."), progress("calibrating") as show:
+        outcome = calibrate_model(job, warn_of_layout, show)
+    after = outcome.after
     lines = [
-        *metric_lines({"not calibrated": before, "calibrated": after}),
+        *metric_lines({"not calibrated": outcome.before, "calibrated": after}),
         CROSS_FITTED,
-        f"model {found.id} is in {out}: model {loaded.id}, calibrated on {after.examples:,} rows",
-        *bad_rows_lines(source.bad_rows, policy.quarantine),
-        *(f"warning: {text}" for text in warnings),
+        f"model {outcome.model.id} is in {job.out}: model {outcome.of_model}, calibrated on "
+        f"{after.examples:,} rows",
+        *bad_rows_lines(outcome.bad_rows, job.bad_row_policy.quarantine),
+        *(f"warning: {text}" for text in outcome.warnings),
     ]
-    facts = {
-        "model": found.id,
-        "saved_to": printable(out),
-        "calibrated": found.manifest["calibrated"],
-        "holdout": after.to_json(),
-        "holdout_uncalibrated": before.to_json(),
-        "bad_rows": source.bad_rows.count,
-        "warnings": warnings,
-        "seconds": perf_counter() - started,
-        "peak_memory_mb": peak_memory_mb(),
-    }
-    report(lines, facts)
+    facts = {"saved_to": printable(job.out), "peak_memory_mb": peak_memory_mb()}
+    report(lines, outcome.to_json() | facts)

@@ -62,51 +62,37 @@ def evaluate(
     - `ctr evaluate --model model tomorrow.tsv --by C9`
     - `ctr evaluate --model old --model new tomorrow.tsv --fail-if-worse`
     """
-    import ctr
-    from ctr.features import is_dataset
     from ctr.jobs import evaluate_models
     from ctr.model import load_model
     from ctr.progress import progress
 
-    inputs = [str(each) for each in job.inputs]
     if fail_if_worse and len(job.model) < 2:
         raise typer.BadParameter(
             "--fail-if-worse compares models: give the one to beat as the first --model."
         )
     if page is not None:
-        _require_page(page, inputs)
+        _require_page(page, job.inputs)
     models = [load_model(model) for model in job.model]
     started = perf_counter()
     with stopping("Nothing was written."), progress("evaluating") as show:
         evaluations = evaluate_models(models, job, warn_of_layout, show)
-    names, several = [str(path) for path in job.model], len(models) > 1
-    warnings = [
-        f"{name}: {text}" if several else text
-        for name, each in zip(names, evaluations, strict=True)
-        for text in each.warnings
-    ]
-    facts, *others = [each.to_json() for each in evaluations]
-    facts |= {
-        "others": others,
-        "warnings": warnings,
-        "seconds": perf_counter() - started,
-        "peak_memory_mb": peak_memory_mb(),
-    }
+    names = [str(path) for path in job.model]
+    first, *others = [each.to_json() for each in evaluations]
+    warnings = _warnings(names, evaluations)
+    facts = {"seconds": perf_counter() - started, "peak_memory_mb": peak_memory_mb()}
     lines = _lines(names, evaluations)
     if page is not None:
-        with_texts = all(each.spec.fields for each in models) and "-" not in inputs
-        raw = with_texts and not any(map(is_dataset, inputs))
-        ctr.report(evaluations, page, inputs if raw else None, rows=_ROWS_NAMED)
+        _write_page(page, evaluations, job.inputs)
         lines += ["", f"the report is in {page}"]
     lines += _skipped(names, evaluations, job.bad_row_policy.quarantine)
     if warnings:
         lines += ["", *(f"warning: {text}" for text in warnings)]
-    report(lines, facts)
+    report(lines, first | {"others": others, "warnings": warnings} | facts)
     if fail_if_worse and any(each.against_first and each.against_first.worse for each in evaluations):
         raise typer.Exit(WORSE)
 
 
-def _require_page(page: Path, inputs: Sequence[str]) -> None:
+def _require_page(page: Path, inputs: Sequence[str | Path]) -> None:
     """Raise what is wrong with the place of a report, or with what makes it, before any work."""
     from ctr.pages import require_report
 
@@ -116,6 +102,25 @@ def _require_page(page: Path, inputs: Sequence[str]) -> None:
     require_apart(page, inputs)
     require_no_part(page)
     require_writable(page, make_folders=False)
+
+
+def _write_page(page: Path, evaluations: Sequence[Evaluation], inputs: Sequence[str | Path]) -> None:
+    """Write the report, whose features have the texts of raw rows, if the inputs can be read once more."""
+    import ctr
+    from ctr.features import is_dataset
+
+    with_texts = all(each.model.spec.fields for each in evaluations)
+    raw = "-" not in inputs and not any(map(is_dataset, inputs))
+    ctr.report(evaluations, page, list(inputs) if with_texts and raw else None, rows=_ROWS_NAMED)
+
+
+def _warnings(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
+    """Those of all models, which are named if there are several."""
+    if len(names) == 1:
+        return list(evaluations[0].warnings)
+    return [
+        f"{name}: {text}" for name, each in zip(names, evaluations, strict=True) for text in each.warnings
+    ]
 
 
 def _lines(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ctr.cli.reporting import Report, bad_rows_lines, peak_memory_mb, stopping, warn_of_layout
 from ctr.cli.tables import table
-from ctr.defaults import MOST_BAD
-from ctr.outputs import beside, require_apart, require_no_part
 
 if TYPE_CHECKING:
     from ctr.model import Explanation, Model
-    from ctr.settings import BadRows, Inputs, MaxBadFraction, ModelFolder, Setting, Values
+    from ctr.settings import Inputs, ModelFolder, PredictJob, Values
 
 
-def predict(
-    report: Report,
-    inputs: Inputs,
-    model: ModelFolder,
-    out: Annotated[
-        Path,
-        Setting(
-            "Predictions go here: .parquet, .csv or .tsv; - is standard output, as CSV.",
-            metavar="FILE",
-        ),
-    ],
-    columns: Annotated[
-        str,
-        Setting(
-            "Columns of the raw rows to write before the prediction, as text, such as an id.",
-            metavar="A,B,…",
-        ),
-    ] = "",
-    margins: Annotated[bool, Setting("Write the log-odds, too, to the column `log_odds`.")] = False,
-    unlabelled: Annotated[
-        bool,
-        Setting("Files without a header lack the label column; needed where that cannot be detected."),
-    ] = False,
-    on_bad_rows: BadRows = "fail",
-    max_bad_fraction: MaxBadFraction = MOST_BAD,
-) -> None:
+def predict(job: PredictJob, report: Report) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
     Labels are not needed. A row skipped as bad has the prediction null (`nan` in CSV), so rows stay
@@ -52,57 +23,28 @@ def predict(
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
-    from ctr.features import BadRowPolicy, open_source
-    from ctr.model import load_model, predict_file, require_predictable
+    from ctr.jobs import predict_rows
     from ctr.progress import progress
 
-    names = _names(columns)
-    to_stdout = str(out) == "-"
-    if to_stdout and report.to_stdout:
+    if job.to_stdout and report.to_stdout:
         raise typer.BadParameter("--out - and --json - do not go together; name a file for one of them.")
-    if to_stdout and on_bad_rows == "quarantine":
-        raise typer.BadParameter("--out - has no place beside it for bad rows; write predictions to a file.")
-    require_apart(out, inputs)
-    require_no_part(out)
-    require_predictable(out)
-    loaded = load_model(model)
-    policy = BadRowPolicy.of(on_bad_rows, max_bad_fraction, beside(out, ".bad-rows"))
-    source = open_source(
-        inputs,
-        loaded.spec,
-        labels="absent" if unlabelled else "ignored",
-        on_bad_rows=policy,
-        also=names,
-        windows=loaded.windows_after(),
-    )
-    warn_of_layout(source)
-    started = perf_counter()
-    kept = "Not all predictions were written." if to_stdout else f"{out} was not written."
+    kept = "Not all predictions were written." if job.to_stdout else f"{job.out} was not written."
     with stopping(kept), progress("predicting") as show:
-        rows = predict_file(
-            loaded,
-            source,
-            out,
-            columns=names,
-            margins=margins,
-            on_rows=lambda rows: show(rows, source.fraction_read),
-        )
-    facts = {"model": loaded.id, "examples": rows, "bad_rows": source.bad_rows.count}
-    facts |= {"seconds": (seconds := perf_counter() - started), "examples_per_second": rows / seconds}
-    facts["peak_memory_mb"] = peak_memory_mb()
-    lines = [f"wrote {rows:,} predictions of model {loaded.id} to {'standard output' if to_stdout else out}"]
-    report(lines + bad_rows_lines(source.bad_rows, policy.quarantine), facts, to_stderr=to_stdout)
-
-
-def _names(columns: str) -> list[str]:
-    """The names of columns between commas."""
-    names = [name.strip() for name in columns.split(",")] if columns else []
-    if "" in names or len({*names, "prediction", "log_odds"}) < len(names) + 2:
-        raise typer.BadParameter(
-            f"--columns is {columns!r}: name each column once, with commas between them, and none that is"
-            " called prediction or log_odds."
-        )
-    return names
+        predicted = predict_rows(job, warn_of_layout, show)
+    place = "standard output" if job.to_stdout else job.out
+    lines = [
+        f"wrote {predicted.rows:,} predictions of model {predicted.model} to {place}",
+        *bad_rows_lines(predicted.bad_rows, job.bad_row_policy.quarantine),
+    ]
+    facts = {
+        "model": predicted.model,
+        "examples": predicted.rows,
+        "bad_rows": predicted.bad_rows.count,
+        "seconds": predicted.seconds,
+        "examples_per_second": predicted.rows / predicted.seconds,
+        "peak_memory_mb": peak_memory_mb(),
+    }
+    report(lines, facts, to_stderr=job.to_stdout)
 
 
 def explain(

@@ -189,7 +189,7 @@ def test_what_is_wrong_is_told_and_nothing_is_there(cli: Cli, folder: Path) -> N
         ("t > 5000", 1, "no row meets 't > 5000'; check the condition"),
         ("t >= 0", 1, "every row meets 't >= 0'; check the condition"),
         ("time > 3", 1, "there is no column 'time'"),
-        ("t", 2, "--holdout-where: the condition 't': 't' is no comparison"),
+        ("t", 2, "'--holdout-where': the condition 't': 't' is no comparison"),
     ):
         assert message in build(cli, folder, "--holdout-where", condition, code=code)["error"]
         assert sorted(os.listdir(folder)) == before

@@ -1,0 +1,100 @@
+"""`BuildJob`: the settings of building hashed data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from pydantic import Field, model_validator
+
+from ctr.defaults import MOST_BAD
+from ctr.errors import SettingError, named
+from ctr.outputs import beside
+from ctr.settings.setting import Setting, Settings
+from ctr.settings.shared import BadRows, HoldoutWhere, MaxBadFraction, RawInputs, RawSpec, chosen_rows
+
+if TYPE_CHECKING:
+    from ctr.features import BadRowPolicy
+    from ctr.features.readers import RowChoice
+
+
+class BuildJob(Settings):
+    """What to hash, and where it goes."""
+
+    inputs: RawInputs
+    spec: RawSpec
+    out: Annotated[Path, Setting("The data set is written to this folder.", metavar="DIR")]
+    holdout_where: Annotated[
+        HoldoutWhere,
+        Setting(
+            "Leave the rows that meet this out of the data set, and write them to {holdout_out}: a "
+            "condition as in `ctr train`, such as 'click_time >= 2017-11-09'.",
+            metavar="CONDITION",
+        ),
+    ] = None
+    holdout_out: Annotated[
+        Path | None,
+        Setting(
+            "With {holdout_where}: the rows that are held out are written to this folder, a data "
+            "set for `ctr train --holdout` and `ctr evaluate`.",
+            metavar="DIR",
+        ),
+    ] = None
+    shuffle: Annotated[
+        int | None,
+        Field(ge=0, le=(1 << 64) - 1),
+        Setting("Put the rows in a random order; the same seed gives the same order.", metavar="SEED"),
+    ] = None
+    dictionary: Annotated[
+        int | None,
+        Field(ge=1, le=10_000_000),
+        Setting("Also write the texts of the N most frequent features; building takes longer.", metavar="N"),
+    ] = None
+    windows_from: Annotated[
+        Path | None,
+        Setting(
+            "The windows of the spec go on from those of this data set or model: that of the day before.",
+            metavar="DIR",
+        ),
+    ] = None
+    on_bad_rows: BadRows = "fail"
+    max_bad_fraction: MaxBadFraction = MOST_BAD
+
+    @property
+    def outs(self) -> dict[Path, RowChoice | None]:
+        """Which rows go to which folder. What the spec learns and a dictionary are of the last."""
+        if self.holdout_where is None or self.holdout_out is None:
+            return {self.out: None}
+        # The rows that are held out are looked for first: if there are none, little was done.
+        return {
+            self.holdout_out: chosen_rows(self.holdout_where),
+            self.out: chosen_rows(self.holdout_where, meets=False),
+        }
+
+    def bad_row_policy(self, out: Path) -> BadRowPolicy:
+        """What becomes of the bad rows of this data set."""
+        from ctr.features import BadRowPolicy
+
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(out, ".bad-rows"))
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Self:
+        if self.holdout_where is None and self.holdout_out is None:
+            return self
+        if self.holdout_where is None or self.holdout_out is None:
+            raise SettingError(
+                f"{named('holdout_where')} CONDITION and {named('holdout_out')} DIR belong together; give "
+                "both."
+            )
+        one, other = self.out.resolve(), self.holdout_out.resolve()
+        if one == other or one in other.parents or other in one.parents:
+            raise SettingError(
+                f"{named('out')} {self.out} and {named('holdout_out')} {self.holdout_out}: neither may be, "
+                "or lie in, the other."
+            )
+        if "-" in self.inputs:
+            raise SettingError(
+                "- (standard input) can be read only once: not for a part of it as hold-out; write it to a "
+                "file, and give that."
+            )
+        return self
