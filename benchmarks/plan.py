@@ -81,11 +81,11 @@ def _quietest(job: Workload, data: Path, folder: Path) -> _Measured:
 
 def _measure(job: Workload, data: Path, folder: Path) -> _Measured:
     with ProcessPoolExecutor(job.workers, mp_context=get_context("spawn")) as pool:
-        before = measure_yardsticks(pool, job.workers, data, job.chunk)
+        before = measure_yardsticks(pool, job.workers, job.nodes, data, job.chunk)
         busy_s = _busy_s()
         ran = train(data, folder, job.nodes, job.workers)
         others_s = max(_busy_s() - busy_s - ran["cpu"], 0.0)
-        after = measure_yardsticks(pool, job.workers, data, job.chunk)
+        after = measure_yardsticks(pool, job.workers, job.nodes, data, job.chunk)
     assert ran["settings"]["chunk"] == job.chunk
     others = min(others_s / (ran["wall"] * (job.cores or 1)), 0.95)
     return _Measured(ran["examples_per_second"], Yardsticks.between(before, after), others)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import mean
@@ -21,8 +22,8 @@ from ctr.optimizers import choose_optimizer
 from ctr.ps import DEFAULT_FILTERS, FilterCounts, Pulled, RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.servers import EmbeddedRedis
 
-CHUNKS = 8
-"""At most: as many as a job of one worker has at least. What only the first takes counts as much."""
+CHUNKS = 24
+"""At most, of each process: about as many as a job has, so that what only the first take counts as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +80,33 @@ class Yardsticks:
         )
 
 
-def measure_yardsticks(pool: ProcessPoolExecutor, at_once: int, data: Path, chunk: int) -> Yardsticks:
-    """Measure in so many processes at the same time, which share cores and memory as workers of a job do."""
-    return Yardsticks.between(*pool.map(_measure, [data] * at_once, [chunk] * at_once))
-
-
-def _measure(data: Path, chunk: int) -> Yardsticks:
-    """Read, pull, train and push some chunks, as a worker does, with a Redis that nobody else uses."""
+def measure_yardsticks(
+    pool: ProcessPoolExecutor, at_once: int, nodes: int, data: Path, chunk: int
+) -> Yardsticks:
+    """Measure in so many processes at the same time, which share cores and servers as workers of a job do."""
     source = open_source([data], None)
+    count = min(CHUNKS, -(-source.count_rows() // (chunk * at_once)))
     with (
-        EmbeddedRedis() as server,  # a new one: its memory comes from the kernel, as in a job
-        closing(RedisStore(parse_redis_url(server.url), bits=source.spec.bits, width=2)) as store,
+        EmbeddedRedis(nodes) as servers,  # new ones: their memory comes from the kernel, as in a job
+        closing(RedisStore(parse_redis_url(servers.url), bits=source.spec.bits, width=2)) as store,
     ):
         store.pushes.make_strings()
-        count = min(CHUNKS, -(-source.count_rows() // chunk))
-        longer, queued = _play(server, store, map(localize, islice(source.batches(chunk), count)), count)
-    return Yardsticks(longer, queued)
+        servers_s = _servers_s(servers)
+        play = partial(_play, servers.url, data, chunk, count, at_once)
+        played = list(pool.map(play, range(at_once)))
+        servers_s = _servers_s(servers) - servers_s
+    spent = replace(Spent.mean(*(each.spent for each in played)), servers=servers_s / at_once)
+    longer = spent.over(Spent.mean(*(each.expected for each in played)))
+    return Yardsticks(longer, mean(each.queued for each in played))
 
 
-def _server_s(server: EmbeddedRedis) -> float:
-    with server.servers[0].connect() as client:
-        facts = client.info("cpu")
-    return float(facts["used_cpu_user"] + facts["used_cpu_sys"])
+def _servers_s(servers: EmbeddedRedis) -> float:
+    seconds = 0.0
+    for server in servers.servers:
+        with server.connect() as client:
+            facts = client.info("cpu")
+        seconds += facts["used_cpu_user"] + facts["used_cpu_sys"]
+    return seconds
 
 
 def _waited_s() -> float:
@@ -108,56 +114,75 @@ def _waited_s() -> float:
     return int(Path(f"/proc/self/task/{get_native_id()}/schedstat").read_text().split()[1]) / 1e9
 
 
-def _play(
-    server: EmbeddedRedis, store: RedisStore, chunks: Iterator[Chunk], count: int
-) -> tuple[Spent, float]:
-    """How many times as long as by `Costs` chunks take, while the next is pulled and the last one pushed.
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What one process measured."""
 
-    And how long training waits for a core, over how long it takes.
-    """
+    spent: Spent
+    """Without servers, of which nobody knows for whom they work."""
+    expected: Spent
+    """The same by `Costs`, servers included."""
+    queued: float
+
+
+def _play(url: str, data: Path, chunk: int, count: int, at_once: int, number: int) -> _Played:
+    """Read, pull, train and push `count` chunks of its own, as worker `number` of so many does."""
+    source = open_source([data], None)
+    chunks = map(localize, islice(source.batches(chunk, number * count * chunk), count))
+    with closing(RedisStore(parse_redis_url(url), bits=source.spec.bits, width=2, join=True)) as store:
+        return _play_chunks(store, chunks, at_once, number)
+
+
+def _play_chunks(store: RedisStore, chunks: Iterator[Chunk], at_once: int, number: int) -> _Played:
+    """The next chunk is pulled and the last one pushed while one is trained."""
     optimizer, learner, reading = choose_optimizer({}), Learner(SAFE_ADDING), [0.0]
     filters = {"filters": DEFAULT_FILTERS, "staleness": STALENESS, "filter_updates": optimizer.filter_updates}
     worker = RedisSessions(store, "yardstick", **filters)
-    session = worker.begin(0)
+    session = worker.begin(number)
     with ThreadPoolExecutor(1) as puller, ThreadPoolExecutor(1) as sender:
 
-        def pull(number: int) -> tuple[Chunk, Pulled]:
+        def pull(clock: int) -> tuple[Chunk, Pulled] | None:
             began = thread_time()
-            chunk = next(chunks)
+            chunk = next(chunks, None)
             reading[0] += thread_time() - began
-            return chunk, session.pull(chunk.slots, number, number)
+            return chunk and (chunk, session.pull(chunk.slots, clock, clock))
 
-        training, rows, server_s, worker_s = 0.0, 0, _server_s(server), process_time()
-        waited_s = _waited_s()
-        coming = puller.submit(pull, 0)
-        for number in range(count):
-            chunk, pulled = coming.result()
-            if number + 1 < count:
-                coming = puller.submit(pull, number + 1)
+        training, rows, clock, worker_s, waited_s = 0.0, 0, 0, process_time(), _waited_s()
+        coming = puller.submit(pull, clock)
+        while (arrived := coming.result()) is not None:
+            chunk, pulled = arrived
+            coming = puller.submit(pull, clock + 1)
             began = thread_time()
             state = session.wait(pulled)
-            delta = learner.learn(chunk, state, optimizer, number=number, first_pass=True, peers=1)
-            sender.submit(session.send, session.push(pulled, delta, number))
+            delta = learner.learn(chunk, state, optimizer, number=clock, first_pass=True, peers=at_once)
+            sender.submit(session.send, session.push(pulled, delta, clock))
             training += thread_time() - began
-            rows += len(chunk)
+            rows, clock = rows + len(chunk), clock + 1
         queued = (_waited_s() - waited_s) / training
-        worker.flush()
-        session.close()
-        training += reading[0]
-        requests = process_time() - worker_s - training
-        spent = Spent(training, requests, _server_s(server) - server_s)
-        return spent.over(_expected(store.bits, rows, count, pulled.receipt.dense, worker.counts)), queued
+    worker.flush()
+    session.close()
+    training += reading[0]
+    requests = process_time() - worker_s - training
+    expected = _expected(store.bits, rows, clock, pulled.receipt.dense, worker.counts, at_once)
+    return _Played(Spent(training, requests, 0.0), expected, queued)
 
 
-def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCounts) -> Spent:
-    """What all chunks take by the cost model, for the slots that were counted."""
-    found = ChunkSlots(
+def _expected(bits: int, rows: int, chunks: int, ranged: bool, counts: FilterCounts, workers: int) -> Spent:
+    """What the chunks of one worker take by the cost model, for the slots that were counted."""
+    slots = ChunkSlots(
         unique=counts.wanted / chunks,
         ranged=ranged,
         pulled=counts.pulled / chunks,
         added=counts.pushed / chunks,
         logged=(counts.deferred_small + counts.logged_new) / chunks,
     )
-    job = Workload(features=counts.wanted, examples=rows, workers=1, nodes=1, bits=bits, cores=1)
-    one = chunk_costs(job, rows // chunks, found, Costs())
+    job = Workload(
+        features=counts.wanted * workers,
+        examples=rows * workers,
+        workers=workers,
+        nodes=1,
+        bits=bits,
+        cores=1,
+    )
+    one = chunk_costs(job, rows // chunks, slots, Costs())
     return Spent(chunks * (one.read_s + one.train_s), chunks * one.requests_s, chunks * one.store_s)

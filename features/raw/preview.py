@@ -164,13 +164,14 @@ def quoted_cells(transform: Transform, blocks: Iterator[Block]) -> list[str]:
         return []
     first, cells, rows = "", 0, 0
     for block in _first_rows(blocks):
+        if not isinstance(block.origin, DelimitedRows):
+            return []
         rows += len(block.cells)
-        if isinstance(block.origin, DelimitedRows):
-            quoted = _quoted(block, block.origin, ord(transform.spec.source.delimiter))
-            if quoted.size and not first:
-                row, column = quoted[0].tolist()
-                first = f"{block.origin.place(row)}: column {transform.columns[column]!r}"
-            cells += len(quoted)
+        quoted = _quoted(block, block.origin, ord(transform.spec.source.delimiter))
+        if quoted.size and not first:
+            row, column = quoted[0].tolist()
+            first = f"{block.origin.place(row)}: column {transform.columns[column]!r}"
+        cells += len(quoted)
     if not cells:
         return []
     several = f" (the first of {cells:,} such cells in the first {rows:,} rows)" if cells > 1 else ""
