@@ -51,8 +51,15 @@ fields:
 crosses: [site * tags]
 """
 _SERVE = """
+import asyncio
+from ctr.api.app import create_app
 from ctr.model import load_model
-load_model("model").predict([{}])
+
+async def start(app):
+    async with app.router.lifespan_context(app):
+        pass
+
+asyncio.run(start(create_app(load_model("model"))))
 """
 _WORK = "from ctr.workers.worker import warm_up_worker; warm_up_worker()"
 

@@ -21,8 +21,14 @@ fields:
   - {name: price, type: number, transform: log, missing: feature}
 """
 SERVE = """
+from fastapi.testclient import TestClient
+from ctr.api.app import create_app
 from ctr.model import load_model
-load_model("model").predict([{"site": "a", "price": 1}])
+
+with TestClient(create_app(load_model("model"))) as client:
+    while client.get("/readyz").status_code == 503:
+        pass
+    client.post("/v1/predict", json={"rows": [{"site": "a", "price": 1}]}).raise_for_status()
 """
 
 
