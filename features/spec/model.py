@@ -19,7 +19,6 @@ from ctr.features.spec.fields import (
     AnyField,
     InputField,
     Name,
-    Names,
     column_of,
     columns_of,
     distinct,
@@ -57,8 +56,8 @@ class FeatureSpec(BaseModel):
     bias: bool = True
     """Whether every example has the feature of slot 0."""
     fields: Annotated[tuple[AnyField, ...], Field(strict=False), AfterValidator(_distinct_names)] = ()
-    groups: dict[Name, Names] = Field(default_factory=dict)
-    """By name, fields that crosses name together, or patterns of their names."""
+    groups: dict[Name, Annotated[tuple[Name, ...], Field(strict=False)]] = Field(default_factory=dict)
+    """By name, fields that crosses name together, or patterns of these; checked if there are crosses."""
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """The most features of an example, so that one cross too many does not fill the memory. There is no limit
     for data that carries its own features."""
@@ -74,9 +73,10 @@ class FeatureSpec(BaseModel):
         else:
             _check_columns(self)
             _check_fields(self)
-            fields = {field.name: field for field in self.all_fields}
-            expansion = CrossExpansion(fields, self.groups, self.most_features)
-            self.__dict__["crosses"] = expansion.expand(self.crosses)
+            if self.crosses:  # specs that were saved without any may have groups of fields that are not there
+                fields = {field.name: field for field in self.all_fields}
+                expansion = CrossExpansion(fields, self.groups, self.most_features)
+                self.__dict__["crosses"] = expansion.expand(self.crosses)
             _check_most(self)
             _check_scales(self)
         return self

@@ -142,6 +142,14 @@ def test_wrong_groups_and_too_many_features(old: str, new: str, message: str) ->
         spec_of("ip * device", head=HEAD.replace(old, new))
 
 
+@pytest.mark.parametrize("wrong", ["[ip, os]", "[ip, ip]", "[ip, i*]", "[]"])
+def test_groups_without_crosses_may_be_of_any_fields(wrong: str) -> None:
+    head = HEAD.replace("[ip, device]", wrong).removesuffix("crosses:\n")
+    spec = parse_spec(head, "my.yaml")
+    assert parse_spec(spec.to_yaml(), "again").fields == spec.fields
+    assert spec.crosses == ()
+
+
 def test_the_bounds_of_lists_are_checked() -> None:
     head = HEAD.replace(
         "groups:", "  - {name: tags, type: list, most: 200}\n  - {name: free, type: list}\ngroups:"
