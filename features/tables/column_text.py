@@ -37,8 +37,7 @@ def text_of_column(column: pa.Array) -> pa.Array:
     if types.is_timestamp(kind):
         return _text_of_timestamps(column)
     if types.is_time(kind):
-        since_1970 = column.cast(pa.time64("ns")).cast(pa.int64()).cast(pa.timestamp("ns"))
-        return pc.utf8_slice_codeunits(_text_of_timestamps(since_1970), len("1970-01-01 "))
+        return _text_of_times(column)
     if types.is_duration(kind):
         raise pa.ArrowNotImplementedError("a duration has no text")
     return column.cast(pa.large_string())
@@ -56,7 +55,6 @@ def _text_of_lists(column: pa.Array) -> pa.Array:
     """The texts of their elements, a missing one's being empty, with `BETWEEN_ELEMENTS`."""
     if is_list(column.type.value_type):
         raise pa.ArrowNotImplementedError("a list of lists has no text")
-    column = column.cast(pa.large_list(column.type.value_type))
     texts = text_of_column(column.flatten()).cast(pa.binary()).fill_null(b"")
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths).cast(pa.int64())])
@@ -98,6 +96,14 @@ def _text_of_timestamps(column: pa.Array) -> pa.Array:
     ahead = pc.subtract(seconds.cast(pa.int64()), instant).dictionary_encode()
     offsets = pa.array([_offset(s) for s in ahead.dictionary.to_pylist()], pa.large_string())
     return _joined(texts, offsets.take(ahead.indices))
+
+
+def _text_of_times(column: pa.Array) -> pa.Array:
+    """Times of a day. What is none, such as 86,400 s, has Arrow's text for it, and is not another time."""
+    nanoseconds = column.cast(pa.time64("ns")).cast(pa.int64())
+    seconds = pc.divide(nanoseconds, 10**9)
+    texts = seconds.cast(pa.int32()).cast(pa.time32("s")).cast(pa.large_string())
+    return _joined(texts, _text_of_fractions(pc.subtract(nanoseconds, pc.multiply(seconds, 10**9))))
 
 
 def _text_of_fractions(nanoseconds: pa.Array) -> pa.Array:
