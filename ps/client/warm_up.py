@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ctr.ps.bitmap_kernels import mark, unmarked
-from ctr.ps.client.cache import WorkerCache
-from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.kept_pushes import OwnLog
+from ctr.ps.client.view import WorkerCache
 from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
 from ctr.ps.kernels import ascending, finite
 from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps.client.cache import WorkerCache
+from ctr.ps.client.view import WorkerCache
 
 step = st.tuples(st.dictionaries(st.integers(0, 15), st.integers(0, 9), max_size=8), st.integers(0, 9))
 

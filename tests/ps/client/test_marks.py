@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctr.ps.client.marks import Marks
+from ctr.ps.client.presence import Marks
 from ctr.ps.partitions import slot_dtype
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.kept_pushes import OwnLog
 from ctr.ps.partitions import Partitions
 from ctr.ps.redis import Logged
 

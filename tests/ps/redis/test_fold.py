@@ -11,7 +11,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps import Logged, PackedPush, Token, layout
-from ctr.ps.client.own_log import OwnLog
+from ctr.ps.client.kept_pushes import OwnLog
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.store import RedisStore
 from tests.ps.contract import at_once
