@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -89,37 +88,28 @@ class RedisServer:
     """A redis-server that keeps its files in `folder`, which must exist, and joins the process group `group`.
 
     `settings` are lines of a redis.conf, value by name: a value is written as it would stand there. Only
-    loopback is listened on, and only with `password`. `environment` is added to this process's own.
-
-    The process is a child of this one: stop it with `kill`, and wait with it. Not safe for several threads.
+    loopback is listened on, and only with `password`. Not safe for several threads.
     """
 
     executable: Path
     folder: Path
     settings: Mapping[str, str]
-    password: str
+    password: str = field(repr=False)
     group: int
-    environment: Mapping[str, str]
     host: ClassVar[str] = HOST
     port: int = field(init=False, default=0)
-    """The port for clients, the same after `restart`; 0 until the first start."""
-    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
-    _frozen: bool = field(init=False, default=False)
-
-    def __repr__(self) -> str:
-        return f"RedisServer({self.host}:{self.port})"
-
-    @property
-    def pid(self) -> int:
-        """The process id of the last start."""
-        if self._process is None:
-            raise StoreError("this redis-server was not started")
-        return self._process.pid
+    """The port for clients; 0 until it is launched."""
+    process: subprocess.Popen[bytes] | None = field(init=False, default=None, repr=False)
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists, frozen or not."""
-        return self._process is not None and self._process.poll() is None
+        """Whether the process exists."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the process."""
+        return {**_KEEPS_MEMORY, **os.environ}
 
     @property
     def url(self) -> str:
@@ -137,46 +127,21 @@ class RedisServer:
         with self.connect(timeout_s) as client:
             return client.execute_command(*words)
 
-    def members(self, timeout_s: float = 5.0) -> list[Member]:
+    def members(self) -> list[Member]:
         """The nodes of its cluster, as it knows them. Raises redis-py's errors."""
-        return parse_members(str(self.call("CLUSTER", "NODES", timeout_s=timeout_s)), (self.host, self.port))
+        return parse_members(str(self.call("CLUSTER", "NODES")), (self.host, self.port))
 
-    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Sends a signal; after SIGKILL, and SIGTERM to one that is not frozen, returns when it has ended."""
-        if not self.alive:
-            return
-        os.kill(self.pid, number)
-        if number == signal.SIGKILL or (number == signal.SIGTERM and not self._frozen):
-            self.wait()
-
-    def freeze(self) -> None:
-        """Stops the process in its tracks (SIGSTOP): connections stay open, nothing is answered."""
-        if self.alive and not self._frozen:
-            os.kill(self.pid, signal.SIGSTOP)
-            os.waitpid(self.pid, os.WUNTRACED)  # the signal is sent, and takes effect some time later
-            self._frozen = True
-
-    def thaw(self) -> None:
-        """Lets a frozen process go on."""
-        if self.alive:
-            os.kill(self.pid, signal.SIGCONT)
-        self._frozen = False
-
-    def restart(self) -> None:
-        """Starts the server again on its port, after a `kill` or in place of the running process.
-
-        What it held is gone, unless its settings make it keep that on disk; its place in a cluster it keeps.
-        Returns when it answers. Raises StoreError when it does not start.
-        """
-        self.kill()
-        self._spawn()
-        if not self.answers():
-            raise self.refusal()
+    def kill(self) -> None:
+        """Ends the process at once, and waits until it has ended."""
+        if self.process is not None and self.alive:
+            self.process.kill()
+            self.process.wait()
 
     def launch(self, port: int) -> None:
         """Starts the process on `port`, without waiting for it. Raises StoreError when the system refuses."""
         self.port = port
-        self._spawn(configure=True)
+        self._write_config()
+        self.spawn()
 
     def answers(self) -> bool:
         """Waits until PING is answered; False when the process ends before. Raises StoreError after 60 s."""
@@ -198,31 +163,24 @@ class RedisServer:
         """What to raise when the process ended instead of answering: the last that it said."""
         log = (self.folder / LOG_FILE).read_text(errors="replace").split("\n")
         said = " / ".join(line.strip() for line in log if line.strip())
-        code = None if self._process is None else self._process.returncode
+        code = None if self.process is None else self.process.returncode
         return StoreError(f"{self.executable} ended with code {code} instead of starting: {said[-500:]}")
 
-    def wait(self) -> None:
-        """Waits until the process has ended."""
-        if self._process is not None:
-            self._process.wait()
-
-    def _spawn(self, configure: bool = False) -> None:
+    def spawn(self) -> None:
+        """Starts the process on its port, as `launch` configured it."""
         try:
-            if configure:
-                self._write_config()
             with (self.folder / LOG_FILE).open("ab") as log:
-                self._process = subprocess.Popen(
+                self.process = subprocess.Popen(
                     [self.executable, CONFIG_FILE],
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                     process_group=self.group,
-                    env={**_KEEPS_MEMORY, **os.environ, **self.environment},
+                    env=self.environment,
                 )
         except OSError as error:
             raise StoreError(f"cannot start {self.executable} in {self.folder}: {error}") from error
-        self._frozen = False
 
     def _write_config(self) -> None:
         # In a file of ours alone: arguments can be read by every user of the machine.
@@ -232,7 +190,6 @@ class RedisServer:
             "port": str(self.port),
             "protected-mode": "yes",
             "requirepass": self.password,
-            "masterauth": self.password,
         }
         path = self.folder / CONFIG_FILE
         path.unlink(missing_ok=True)

@@ -23,13 +23,13 @@ from ctr.features import DatasetSource, Transform, parse_spec
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs import run_train_job
 from ctr.model import Model, load_model
-from ctr.ps.servers import EmbeddedRedis
 from ctr.ps.wire import parse_redis_url
 from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
 from tests.api.test_events import SPEC, START, build, write_log
 from tests.api.test_server import server_process
 from tests.command_line import Cli
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis_servers import StartRedis, eventually, needs_faketime, needs_redis
 from tests.ps.stepped_clock import SteppedClock
 
@@ -241,7 +241,7 @@ def test_a_step_of_the_servers_clock_changes_no_prediction(
 
 
 def test_windows_that_are_partly_lost_are_known_as_lost(
-    redis_url: str, shared_redis: EmbeddedRedis, serve: Serve
+    redis_url: str, shared_redis: BreakableRedis, serve: Serve
 ) -> None:
     """Whichever key of theirs is deleted."""
     row = {"t": START + 3_000, "user": "u1", "site": "s1"}

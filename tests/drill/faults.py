@@ -12,9 +12,9 @@ from time import monotonic, sleep
 from ctr.errors import CtrError
 from ctr.learn import read_out
 from ctr.ps import RedisStore, parse_redis_url
-from ctr.ps.servers import RedisServer
 from tests.drill.frozen_replica import take_snapshot
 from tests.drill.scene import PATIENCE_S, POLL_S, MissedError, Scene
+from tests.ps.breakable_redis import BreakableServer
 from tests.ps.cluster import Node, hash_slot_of, move_hash_slots
 
 Fault = Callable[[Scene, random.Random], None]
@@ -57,7 +57,7 @@ def freeze_primary_and_replica(scene: Scene, chosen: random.Random) -> None:
 
 def freeze_replica(scene: Scene, chosen: random.Random) -> None:
     if len(scene.servers.nodes) == 1:
-        replicas: Sequence[RedisServer] = scene.servers.nodes[0][1:]
+        replicas: Sequence[BreakableServer] = scene.servers.nodes[0][1:]
     else:
         replicas = scene.take_node(chosen).replicas
     _freeze(scene, replicas, chosen.uniform(*_FAILOVER_S))
@@ -203,20 +203,20 @@ FAULTS: dict[str, Fault] = {
 # How they are done
 
 
-def _kill(scene: Scene, server: RedisServer) -> None:
+def _kill(scene: Scene, server: BreakableServer) -> None:
     if scene.over.is_set():  # what the job came to is being compared
         raise MissedError
     scene.strike(f"killed {scene.name(server)}")
     server.kill()
 
 
-def _restart(scene: Scene, server: RedisServer, after_s: float) -> None:
+def _restart(scene: Scene, server: BreakableServer, after_s: float) -> None:
     sleep(after_s)
     server.restart()
     scene.note(f"restarted {scene.name(server)}")
 
 
-def _save(scene: Scene, server: RedisServer) -> None:
+def _save(scene: Scene, server: BreakableServer) -> None:
     take_snapshot(server)
     scene.note(f"{scene.name(server)} wrote a snapshot")
 
@@ -237,7 +237,7 @@ def _is_replaced(scene: Scene, node: Node) -> bool:
     return any(each.primary in node.replicas and node.partitions[0] in each.partitions for each in now)
 
 
-def _freeze(scene: Scene, servers: Sequence[RedisServer], seconds: float) -> None:
+def _freeze(scene: Scene, servers: Sequence[BreakableServer], seconds: float) -> None:
     names = " and ".join(map(scene.name, servers))
     with scene.cluster().frozen(servers):
         scene.strike(f"froze {names}")

@@ -15,9 +15,9 @@ from time import monotonic, sleep
 import numpy as np
 
 from ctr.ps import RedisSessions, RedisStore, parse_redis_url
-from ctr.ps.servers import EmbeddedRedis, RedisServer
 from tests.drill.ledger import Ledger, LedgerWriter, Push, went_on
 from tests.drill.proof import Proof, StoreSums, prove
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 
 _MOST_SERVERS = 20
 _BITS = 16
@@ -71,7 +71,7 @@ def freeze_servers(
     with ExitStack() as opened, ThreadPoolExecutor(max(servers, 1)) as pool:
         trials = []
         for number in range(servers):
-            server = opened.enter_context(EmbeddedRedis())
+            server = opened.enter_context(BreakableRedis())
             trial = _Trial(server, folder / f"server-{number}", random.Random(f"{seed}:{number}"))
             opened.callback(trial.close)
             trials.append(trial)
@@ -89,9 +89,9 @@ def freeze_servers(
 class _Trial:
     """One server, its two clients, and its freezes."""
 
-    def __init__(self, servers: EmbeddedRedis, folder: Path, chosen: random.Random) -> None:
+    def __init__(self, servers: BreakableRedis, folder: Path, chosen: random.Random) -> None:
         folder.mkdir(parents=True)
-        self._server: RedisServer = servers.servers[0]
+        self._server: BreakableServer = servers.servers[0]
         self._chosen = chosen
         self._folder = folder
         self._over = Event()

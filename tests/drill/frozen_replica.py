@@ -18,8 +18,7 @@ from redis import ResponseError
 from ctr.background import Background
 from ctr.ps import Outcome, PackedPush, RedisSession, RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.partitions import Bools
-from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.servers.redis_server import RedisServer
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.redis_servers import eventually
 
 BITS = 12
@@ -38,7 +37,7 @@ def train(session: RedisSession, first: int, end: int, arrived: list[int]) -> No
             arrived.append(number)
 
 
-def take_snapshot(server: RedisServer) -> None:
+def take_snapshot(server: BreakableServer) -> None:
     """Let the server keep what it holds now, once it has copied it for its replica."""
 
     def saved() -> bool:
@@ -50,7 +49,7 @@ def take_snapshot(server: RedisServer) -> None:
     eventually(saved)
 
 
-def come_back(primary: RedisServer, replica: RedisServer, away_s: float) -> None:
+def come_back(primary: BreakableServer, replica: BreakableServer, away_s: float) -> None:
     """Start the primary again, followed by its replica, which freezes at once: WAIT lasts again."""
     sleep(away_s)
     primary.restart()
@@ -61,7 +60,7 @@ def come_back(primary: RedisServer, replica: RedisServer, away_s: float) -> None
 
 def run(away_s: float) -> tuple[set[float], set[int], list[int]]:
     """How often the chunks count in the slots, the watermarks, and the chunks that were said to arrive."""
-    with EmbeddedRedis(replicas=1) as servers:
+    with BreakableRedis(replicas=1) as servers:
         primary, replica = servers.nodes[0]
         url, arrived, died = parse_redis_url(servers.url), list[int](), Event()
 

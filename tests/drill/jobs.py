@@ -8,7 +8,6 @@ from pathlib import Path
 from ctr.features import BLOCK_ROWS, RawSource, load_spec, write_dataset
 from ctr.model import LinearModel, evaluate
 from ctr.optimizers.ftrl import Ftrl
-from ctr.ps.servers import EmbeddedRedis
 from ctr.synth import write_click_log
 from ctr.workers.description import JobDescription, filters_for
 from tests.ctr.distributed_jobs import (
@@ -23,6 +22,7 @@ from tests.ctr.distributed_jobs import (
 )
 from tests.drill.evidence import Compare
 from tests.drill.rounds import Round
+from tests.ps.breakable_redis import BreakableRedis
 
 _ROWS = 6_050  # the last chunk of a pass is smaller
 _CHUNK = 100
@@ -37,7 +37,7 @@ class Jobs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened = ExitStack()
-        self._redis: EmbeddedRedis | None = None
+        self._redis: BreakableRedis | None = None
         self._states: dict[bytes, State] = {}
         """What jobs come to in memory."""
 
@@ -64,7 +64,7 @@ class Jobs:
         """What tells whether the job came to the right state."""
         if job.ranks:
             if self._redis is None:
-                self._redis = self._opened.enter_context(EmbeddedRedis())
+                self._redis = self._opened.enter_context(BreakableRedis())
             right = undisturbed(job, self._redis.url)[0]
             return lambda state: (
                 None if same(state, right) else "the weights are not those of the undisturbed job"

@@ -13,7 +13,7 @@ CONSISTENCIES: tuple[Consistency, ...] = ("bsp", "ssp", "asp")
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The redis-servers of a round, with the arguments of `EmbeddedRedis`."""
+    """The redis-servers of a round, with the arguments of `BreakableRedis`."""
 
     nodes: int
     replicas: int

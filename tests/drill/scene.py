@@ -17,11 +17,11 @@ import redis
 from ctr.errors import CtrError
 from ctr.ps import JobBoard, Partitions, RedisStore, parse_redis_url
 from ctr.ps.layout import Layout
-from ctr.ps.servers import EmbeddedRedis, RedisServer
 from ctr.ps.wire import FOLDS, Keys
 from ctr.workers.description import JobDescription
 from tests.drill.ledger import Ledger, went_on
 from tests.drill.process import JobProcess
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.cluster import Cluster, Node
 from tests.ps.stepped_clock import SteppedClock
 
@@ -39,7 +39,7 @@ class MissedError(Exception):
 class Scene:
     """For the threads of a round's faults, which leave each other's servers alone."""
 
-    servers: EmbeddedRedis
+    servers: BreakableRedis
     clock: SteppedClock | None
     url: str
     """What the job connects to."""
@@ -53,7 +53,7 @@ class Scene:
     began: float = field(default_factory=monotonic)
     struck: float = 0.0
     """When a fault struck last, by the machine's monotonic clock."""
-    _struck: set[RedisServer] = field(default_factory=set)
+    _struck: set[BreakableServer] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, event: str) -> None:
@@ -65,7 +65,7 @@ class Scene:
         self.struck = monotonic()
         self.note(event)
 
-    def name(self, server: RedisServer) -> str:
+    def name(self, server: BreakableServer) -> str:
         """What notes call a server."""
         return f"server {self.servers.servers.index(server)}"
 
@@ -136,7 +136,7 @@ class Scene:
         self.until(take, "too few primaries were free")
         return victims
 
-    def take_server(self, servers: Sequence[RedisServer], chosen: random.Random) -> RedisServer:
+    def take_server(self, servers: Sequence[BreakableServer], chosen: random.Random) -> BreakableServer:
         """One that no other fault has, for the caller alone; raises MissedError without any."""
         with self._lock:
             free = [server for server in servers if server not in self._struck]

@@ -14,7 +14,6 @@ import redis
 from ctr.checkpoint import read_checkpoint
 from ctr.errors import CtrError
 from ctr.ps import RedisStore, parse_redis_url
-from ctr.ps.servers import EmbeddedRedis
 from ctr.ps.servers.embedded import NODE_TIMEOUT
 from ctr.workers.description import JobDescription
 from tests.drill.evidence import UNDECIDED, Compare, Evidence, is_loss, is_out_of_memory, sums_in
@@ -24,6 +23,7 @@ from tests.drill.process import JobProcess, Order
 from tests.drill.proof import StoreSums
 from tests.drill.rounds import SERVERS, Round
 from tests.drill.scene import MissedError, Scene, chunks_of
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.stepped_clock import SteppedClock
 from tests.ps.tls import Certificates, TlsProxy, url_of
 
@@ -114,7 +114,7 @@ class Trial:
         self.verdict.seconds = monotonic() - began
         return self.verdict
 
-    def _start(self, opened: ExitStack) -> EmbeddedRedis:
+    def _start(self, opened: ExitStack) -> BreakableRedis:
         wanted = SERVERS[self._round.servers]
         stepped = "step clock" in self._round.faults
         self._clock = SteppedClock(self._folder / "clock") if stepped else None
@@ -122,16 +122,16 @@ class Trial:
         if self._clock is not None:
             opened.callback(self._clock.clean)
             environment = self._clock.environment
-        return opened.enter_context(EmbeddedRedis(wanted.nodes, wanted.replicas, wanted.config, environment))
+        return opened.enter_context(BreakableRedis(wanted.nodes, wanted.replicas, wanted.config, environment))
 
-    def _url(self, servers: EmbeddedRedis, opened: ExitStack) -> str:
+    def _url(self, servers: BreakableRedis, opened: ExitStack) -> str:
         if not self._round.tls:
             return servers.url
         certificates, (server, *_) = Certificates(self._folder), servers.servers
         proxy = opened.enter_context(closing(TlsProxy(server.port, certificates)))
         return url_of(f":{server.password}@localhost:{proxy.port}", certificates.ca, *certificates.client)
 
-    def _run_job(self, servers: EmbeddedRedis, url: str, opened: ExitStack) -> None:
+    def _run_job(self, servers: BreakableRedis, url: str, opened: ExitStack) -> None:
         scene = None
         for number in range(1, _RUNS + 1):
             process = self._begin(url, number)
@@ -170,7 +170,7 @@ class Trial:
         self.verdict.runs = number
         return self._processes[-1]
 
-    def _scene(self, servers: EmbeddedRedis, url: str, process: JobProcess) -> Scene:
+    def _scene(self, servers: BreakableRedis, url: str, process: JobProcess) -> Scene:
         return Scene(
             servers=servers,
             clock=self._clock,

@@ -11,10 +11,10 @@ import redis
 from redis.crc import key_slot
 
 from ctr.errors import StoreError
-from ctr.ps.servers import EmbeddedRedis, RedisServer
 from ctr.ps.servers.embedded import HASH_SLOTS, is_whole, wait_for
 from ctr.ps.servers.redis_server import start_all
-from ctr.ps.wire import Keys, Member
+from ctr.ps.wire import Keys, Member, parse_members
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 
 _ANSWER_S = 2.0
 _PIECE = 1 << 18  # 256 KiB
@@ -25,22 +25,22 @@ _MOVE_TIMEOUT_MS = 60_000
 class Node:
     """A primary, what it holds, and who may take over from it."""
 
-    primary: RedisServer
-    replicas: tuple[RedisServer, ...]
+    primary: BreakableServer
+    replicas: tuple[BreakableServer, ...]
     partitions: tuple[int, ...]
 
 
 class Cluster:
     """The roles of the servers, which change, as those servers see it that are to answer. For one thread."""
 
-    def __init__(self, servers: EmbeddedRedis, model: str, partitions: int) -> None:
+    def __init__(self, servers: BreakableRedis, model: str, partitions: int) -> None:
         self._servers = servers
         self._replicas = len(servers.servers) - len(servers.nodes)
-        self._frozen: set[RedisServer] = set()
+        self._frozen: set[BreakableServer] = set()
         keys = Keys(model)
         self._hash_slot = [hash_slot_of(keys, partition) for partition in range(partitions)]
 
-    def name_of(self, server: RedisServer) -> str:
+    def name_of(self, server: BreakableServer) -> str:
         """What a report calls a server: its number stays, whatever becomes of it."""
         return f"node {self._servers.servers.index(server)}"
 
@@ -53,13 +53,13 @@ class Cluster:
                 return self._with_partitions(_members(server))
         raise StoreError("no server of the cluster answers")
 
-    def holds(self, server: RedisServer, key: bytes) -> bool:
+    def holds(self, server: BreakableServer, key: bytes) -> bool:
         """Whether a key is at this primary."""
         (mine,) = (node for node in _members(server) if "myself" in node.flags)
         return mine.holds(int(key_slot(key)))
 
     @contextmanager
-    def frozen(self, servers: Sequence[RedisServer]) -> Iterator[None]:
+    def frozen(self, servers: Sequence[BreakableServer]) -> Iterator[None]:
         """Meanwhile these servers stand still."""
         self._frozen.update(servers)
         try:
@@ -94,11 +94,11 @@ class Cluster:
                 following += is_up and not replication["master_sync_in_progress"]
         return following == self._replicas
 
-    def add_node(self) -> RedisServer:
+    def add_node(self) -> BreakableServer:
         """A new primary without partitions."""
         return add_node(self._servers)
 
-    def move(self, partitions: Sequence[int], source: RedisServer, target: RedisServer) -> None:
+    def move(self, partitions: Sequence[int], source: BreakableServer, target: BreakableServer) -> None:
         """Move partitions to another primary while clients go on. Raises StoreError."""
         primaries = {node.primary for node in self.nodes()} | {source, target}
         hash_slots = sorted({self._hash_slot[partition] for partition in partitions})
@@ -120,7 +120,7 @@ class Cluster:
                 client.append(ballast, b"\0" * _PIECE)
 
     @contextmanager
-    def cut_off(self, replicas: Sequence[RedisServer]) -> Iterator[None]:
+    def cut_off(self, replicas: Sequence[BreakableServer]) -> Iterator[None]:
         """Meanwhile these replicas get nothing from their primary, and still answer and vote."""
         try:
             for replica in replicas:
@@ -149,13 +149,12 @@ class Cluster:
         return sorted(nodes, key=lambda node: self._servers.servers.index(node.primary))
 
 
-def _members(server: RedisServer) -> list[Member]:
+def _members(server: BreakableServer) -> list[Member]:
     """The nodes that a server knows."""
-    with _refusals():
-        return server.members(_ANSWER_S)
+    return parse_members(_ask(server, "CLUSTER", "NODES"), (server.host, server.port))
 
 
-def _ask(server: RedisServer, *words: str) -> Any:
+def _ask(server: BreakableServer, *words: str) -> Any:
     with _refusals():
         return server.call(*words, timeout_s=_ANSWER_S)
 
@@ -175,9 +174,9 @@ def hash_slot_of(keys: Keys, partition: int) -> int:
 
 
 def move_hash_slots(
-    servers: Sequence[RedisServer],
-    source: RedisServer,
-    target: RedisServer,
+    servers: Sequence[BreakableServer],
+    source: BreakableServer,
+    target: BreakableServer,
     hash_slots: Iterable[int],
     *,
     keys_at_a_time: int = 10,
@@ -211,7 +210,7 @@ def move_hash_slots(
                     other.execute_command("CLUSTER SETSLOT", number, "NODE", taker_name)
 
 
-def add_node(servers: EmbeddedRedis) -> RedisServer:
+def add_node(servers: BreakableRedis) -> BreakableServer:
     """Start a primary without hash slots, join it to the cluster, and add it as another node.
 
     The cluster must be whole.
@@ -224,7 +223,7 @@ def add_node(servers: EmbeddedRedis) -> RedisServer:
         for other in others:
             other.call("CLUSTER", "MEET", node.host, node.port)
 
-    def knows_it(server: RedisServer) -> bool:
+    def knows_it(server: BreakableServer) -> bool:
         members = {each.name: each for each in server.members()}
         return name in members and members[name].flags == {"master"} and members[name].connected
 

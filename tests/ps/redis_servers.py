@@ -15,8 +15,8 @@ from time import monotonic, sleep
 import pytest
 
 from ctr.errors import StoreError
-from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.servers.redis_server import RedisServer, find_redis_server
+from ctr.ps.servers.redis_server import find_redis_server
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.stepped_clock import SteppedClock, find_libfaketime
 
 
@@ -43,7 +43,7 @@ timing_sensitive = pytest.mark.xdist_group("timing")
 """For tests that race a lease, a failover or a frozen process: one process runs all of them, so that they do
 not take the processor from each other."""
 
-StartRedis = Callable[..., EmbeddedRedis]
+StartRedis = Callable[..., BreakableRedis]
 
 
 def eventually(what: Callable[[], object], seconds: float = 30.0) -> None:
@@ -54,7 +54,7 @@ def eventually(what: Callable[[], object], seconds: float = 30.0) -> None:
         sleep(0.01)
 
 
-def ping(server: RedisServer, timeout_s: float = 5.0) -> bool:
+def ping(server: BreakableServer, timeout_s: float = 5.0) -> bool:
     with server.connect(timeout_s) as client:
         return bool(client.ping())
 
@@ -67,7 +67,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def flush(servers: EmbeddedRedis) -> None:
+def flush(servers: BreakableRedis) -> None:
     """Empties servers whose primaries are those they started with."""
     for primary, *_ in servers.nodes:
         with primary.connect() as client:
@@ -75,28 +75,28 @@ def flush(servers: EmbeddedRedis) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_redis() -> Iterator[EmbeddedRedis]:
+def shared_redis() -> Iterator[BreakableRedis]:
     """One Redis. Take `redis_url` to find it empty."""
-    with EmbeddedRedis() as servers:
+    with BreakableRedis() as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[EmbeddedRedis]:
+def shared_cluster() -> Iterator[BreakableRedis]:
     """A cluster of two primaries. Take `cluster_url` to find it empty."""
-    with EmbeddedRedis(nodes=2) as servers:
+    with BreakableRedis(nodes=2) as servers:
         yield servers
 
 
 @pytest.fixture
-def redis_url(shared_redis: EmbeddedRedis) -> str:
+def redis_url(shared_redis: BreakableRedis) -> str:
     """The URL of one Redis, empty, that other tests use before and after."""
     flush(shared_redis)
     return shared_redis.url
 
 
 @pytest.fixture
-def cluster_url(shared_cluster: EmbeddedRedis) -> str:
+def cluster_url(shared_cluster: BreakableRedis) -> str:
     """The URL of a cluster of two primaries, empty, that other tests use before and after."""
     flush(shared_cluster)
     return shared_cluster.url
@@ -110,7 +110,7 @@ def stepped_clock(tmp_path: Path) -> SteppedClock:
 
 @pytest.fixture
 def start_redis() -> Iterator[StartRedis]:
-    """Starts servers of the test's own, with the arguments of `EmbeddedRedis`; they end with the test.
+    """Starts servers of the test's own, with the arguments of `BreakableRedis`; they end with the test.
 
     With `start_redis(clock=stepped_clock)`, `stepped_clock.step(-120)` sets the time of day of all of them
     back by 120 s while they run, `step(60)` puts it 60 s ahead of the system's, and `step(0)` right again.
@@ -122,10 +122,10 @@ def start_redis() -> Iterator[StartRedis]:
             replicas: int = 0,
             config: Mapping[str, str] | None = None,
             clock: SteppedClock | None = None,
-        ) -> EmbeddedRedis:
+        ) -> BreakableRedis:
             if clock is None:
-                return started.enter_context(EmbeddedRedis(nodes, replicas, config))
+                return started.enter_context(BreakableRedis(nodes, replicas, config))
             started.callback(clock.clean)  # when the servers have ended
-            return started.enter_context(EmbeddedRedis(nodes, replicas, config, clock.environment))
+            return started.enter_context(BreakableRedis(nodes, replicas, config, clock.environment))
 
         yield start

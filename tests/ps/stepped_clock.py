@@ -31,7 +31,7 @@ class SteppedClock:
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
-        """What a process has to be started with to see this clock: `EmbeddedRedis(environment=…)`."""
+        """What a process has to be started with to see this clock: `BreakableRedis(environment=…)`."""
 
     def step(self, offset_s: float) -> None:
         """From now on the clock is so far ahead of the system's, or behind it: 0 sets it right again."""

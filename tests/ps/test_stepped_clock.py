@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from ctr.ps.servers import RedisServer
+from tests.ps.breakable_redis import BreakableServer
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis
 from tests.ps.stepped_clock import SteppedClock
 
 pytestmark = [needs_redis, needs_faketime]
 
 
-def offset_s(server: RedisServer) -> float:
+def offset_s(server: BreakableServer) -> float:
     seconds, microseconds = server.call("TIME")
     return float(seconds) + int(microseconds) / 1e6 - time.time()
 

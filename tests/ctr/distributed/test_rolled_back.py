@@ -31,8 +31,6 @@ from ctr.ps import (
     parse_redis_url,
 )
 from ctr.ps.partitions import Bools
-from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.servers.redis_server import RedisServer
 from ctr.workers import take_part
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
@@ -52,6 +50,7 @@ from tests.ctr.distributed_jobs import (
     source_of,
     wait_for,
 )
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
@@ -65,14 +64,14 @@ NOT_KEPT = 24
 """Pushes of two workers: more than they keep to send again, and train again of data shards in work."""
 
 
-def snapshot(running: RunningJob, server: RedisServer) -> int:
+def snapshot(running: RunningJob, server: BreakableServer) -> int:
     """Let a server keep what it holds now; the chunks that it has, or more."""
     with server.connect() as client, running.board() as board:
         client.execute_command("SAVE")
         return pushed(board.look())
 
 
-def nodes(running: RunningJob, servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
+def nodes(running: RunningJob, servers: BreakableRedis) -> tuple[BreakableServer, BreakableServer]:
     """Of two, the board's and the other."""
     with running.board() as board:
         _, port = board._record.connection.nodes.owner(board._record.key.job)
@@ -80,7 +79,7 @@ def nodes(running: RunningJob, servers: EmbeddedRedis) -> tuple[RedisServer, Red
     return (one, two) if one.port == port else (two, one)
 
 
-def apart(servers: EmbeddedRedis) -> str:
+def apart(servers: BreakableRedis) -> str:
     """The URL of a model whose board is on one of two nodes, and whose updates wait on the other."""
     return f"{servers.url}?model=apart"
 

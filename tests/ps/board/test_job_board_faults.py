@@ -12,11 +12,11 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.connection import Connection, Write
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.nodes import connect
 from ctr.ps.wire.url import parse_redis_url
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.job_boards import Boards, at_once, until
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
@@ -280,7 +280,7 @@ def test_a_hash_slot_that_moves(start_redis: StartRedis, boards: Boards) -> None
     at_once(move, work)
 
 
-def _holder(servers: EmbeddedRedis, key: bytes) -> int:
+def _holder(servers: BreakableRedis, key: bytes) -> int:
     """The port of the primary that holds a key's hash slot."""
     with servers.servers[0].connect() as client:
         slot = client.execute_command("CLUSTER", "KEYSLOT", key)
@@ -290,7 +290,7 @@ def _holder(servers: EmbeddedRedis, key: bytes) -> int:
     raise AssertionError(slot)
 
 
-def _move_slot(servers: EmbeddedRedis, key: bytes) -> None:
+def _move_slot(servers: BreakableRedis, key: bytes) -> None:
     """Moves a key's hash slot and all in it to the other of two primaries."""
     source = next(s for s in servers.servers if s.port == _holder(servers, key))
     target = next(s for s in servers.servers if s is not source)

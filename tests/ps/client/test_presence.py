@@ -11,7 +11,7 @@ from ctr.ps import Logged, PackedPush, RedisStore, Slots, Token, parse_redis_url
 from ctr.ps.client.presence import Presence
 from ctr.ps.partitions import slot_dtype
 from ctr.ps.redis import FeedPosition, change_feed
-from ctr.ps.servers.redis_server import RedisServer
+from tests.ps.breakable_redis import BreakableServer
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
@@ -125,7 +125,7 @@ def test_a_node_that_came_back_with_an_old_snapshot_is_read_anew(start_redis: St
     store.close()
 
 
-def strlens(server: RedisServer) -> int:
+def strlens(server: BreakableServer) -> int:
     """How often the length of a key was asked for, as before a string is read anew."""
     with server.connect() as client:
         return int(client.info("commandstats").get("cmdstat_strlen", {"calls": 0})["calls"])

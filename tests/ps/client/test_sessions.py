@@ -24,8 +24,8 @@ from ctr.ps import (
     parse_redis_url,
 )
 from ctr.ps.partitions import Int64
-from ctr.ps.servers.embedded import EmbeddedRedis
 from tests.drill import frozen_replica
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.expected_sums import ExpectedSums
 from tests.ps.redis_servers import eventually, needs_redis
 
@@ -36,14 +36,14 @@ _names = count()
 
 
 @pytest.fixture(scope="module")
-def followed() -> Iterator[EmbeddedRedis]:
+def followed() -> Iterator[BreakableRedis]:
     """One Redis with a replica, so that what is pushed is worth keeping."""
-    with EmbeddedRedis(replicas=1) as servers:
+    with BreakableRedis(replicas=1) as servers:
         yield servers
 
 
 @pytest.fixture
-def store(followed: EmbeddedRedis) -> Iterator[RedisStore]:
+def store(followed: BreakableRedis) -> Iterator[RedisStore]:
     store = opened(followed.url)
     yield store
     store.drop()
@@ -273,7 +273,7 @@ class TestLostPushes:
         store.drop()
 
     def test_are_kept_until_a_replica_has_them(self) -> None:
-        with EmbeddedRedis(replicas=1) as servers:
+        with BreakableRedis(replicas=1) as servers:
             store = opened(servers.url)
             one, before = OneSession(store), store.dumps.take(0)
             primary, replica = servers.nodes[0]

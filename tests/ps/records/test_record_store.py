@@ -13,8 +13,8 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps.records import Change, Record, RecordStore, record_store
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire import Keys, parse_redis_url
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, needs_faketime, needs_redis, timing_sensitive
 from tests.ps.stepped_clock import SteppedClock
@@ -74,7 +74,7 @@ def test_no_change_is_lost_among_many_writers(url: str) -> None:
     assert found == (b"125", [b"125", b"60", b"60", b"5", b"5"])
 
 
-def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redis: BreakableRedis) -> None:
     store, other, turn = opened(redis_url), opened(redis_url), KEYS.windows.turn
     turns = []
     with shared_redis.servers[0].connect() as client:
@@ -96,7 +96,7 @@ def test_a_writer_whom_others_forestall_takes_a_turn(redis_url: str, shared_redi
 
 
 def test_who_gets_no_turn_keeps_nobody_from_reading(
-    redis_url: str, shared_redis: EmbeddedRedis, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, shared_redis: BreakableRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_store, "_TURN_S", 0.05)
     store = opened(redis_url)
@@ -117,7 +117,7 @@ def test_threads_of_one_store_write_one_after_the_other(redis_url: str) -> None:
     assert store.read([b"a"]) == (b"80", [b"80"])
 
 
-def test_nothing_expires_by_itself(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+def test_nothing_expires_by_itself(redis_url: str, shared_redis: BreakableRedis) -> None:
     """But the hash has a limited life until all is written; see below."""
     store = opened(redis_url)
     add(store, b"a")
@@ -166,7 +166,7 @@ def test_what_others_say_differently_is_refused_with_both_values(redis_url: str)
         opened(redis_url, facts={"windows": "two"})
 
 
-def test_another_layout_is_refused(redis_url: str, shared_redis: EmbeddedRedis) -> None:
+def test_another_layout_is_refused(redis_url: str, shared_redis: BreakableRedis) -> None:
     opened(redis_url)
     with shared_redis.servers[0].connect() as client:
         client.hset(KEYS.windows.facts, "layout", "0")
@@ -175,7 +175,7 @@ def test_another_layout_is_refused(redis_url: str, shared_redis: EmbeddedRedis) 
 
 
 def test_what_a_killed_creator_left_is_not_seen_and_expires(
-    redis_url: str, shared_redis: EmbeddedRedis
+    redis_url: str, shared_redis: BreakableRedis
 ) -> None:
     def killed() -> Iterator[Any]:
         for k in range(2_500):  # more than are written at a time
@@ -272,7 +272,7 @@ def test_a_server_that_is_silent_holds_nobody_up_for_long(start_redis: StartRedi
 
 
 def test_a_server_that_came_back_empty_is_not_taken_for_one_without_rows(
-    redis_url: str, shared_redis: EmbeddedRedis
+    redis_url: str, shared_redis: BreakableRedis
 ) -> None:
     store = opened(redis_url)
     with shared_redis.servers[0].connect() as client:

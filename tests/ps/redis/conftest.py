@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ctr.ps.servers.embedded import EmbeddedRedis
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis_servers import flush
 
 
 @pytest.fixture
-def server(shared_redis: EmbeddedRedis) -> EmbeddedRedis:
+def server(shared_redis: BreakableRedis) -> BreakableRedis:
     flush(shared_redis)
     return shared_redis
 
 
 @pytest.fixture
-def cluster(shared_cluster: EmbeddedRedis) -> EmbeddedRedis:
+def cluster(shared_cluster: BreakableRedis) -> BreakableRedis:
     flush(shared_cluster)
     return shared_cluster

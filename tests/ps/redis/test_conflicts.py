@@ -10,8 +10,8 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps import PackedPush, Token, layout
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.keys import Keys
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis.stores import opened
@@ -21,7 +21,7 @@ pytestmark = needs_redis
 
 
 @pytest.mark.parametrize("step", [1, 7, 100], ids=["everything", "ranges", "slot by slot"])
-def test_writers_of_one_partition_at_once(server: EmbeddedRedis, step: int) -> None:
+def test_writers_of_one_partition_at_once(server: BreakableRedis, step: int) -> None:
     """Each rewrites the range that the others rewrite too; at first the string has to grow under them."""
     bits, writers, chunks = 16, 4, 12
     stores = [opened(server.url, bits, f"writers-{step}", join=True) for _ in range(writers)]
@@ -49,7 +49,7 @@ def test_writers_of_one_partition_at_once(server: EmbeddedRedis, step: int) -> N
 @pytest.mark.parametrize("step", [100, 1], ids=["slot by slot", "as ranges"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_no_number_of_pushes_that_know_nothing_of_each_other_leaves_the_range(
-    server: EmbeddedRedis, step: int, sign: int
+    server: BreakableRedis, step: int, sign: int
 ) -> None:
     """n does not carry into z, and z does not change its sign."""
     store = opened(server.url, bits=14)  # the least with tails

@@ -15,8 +15,8 @@ from ctr.ps import PackedPush, Token
 from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.dumps import PartitionDump
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.keys import Keys
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import scanned
 from tests.ps.cut_lines import cut_line
 from tests.ps.redis.stores import SLOTS, deltas, opened
@@ -29,12 +29,12 @@ class TestDumps:
     """A partition as it was at one moment."""
 
     @pytest.fixture
-    def store(self, cluster: EmbeddedRedis) -> Iterator[RedisStore]:
+    def store(self, cluster: BreakableRedis) -> Iterator[RedisStore]:
         store = opened(cluster.url, bits=12)
         yield store
         store.drop()
 
-    def test_what_was_dumped_is_there_again(self, store: RedisStore, server: EmbeddedRedis) -> None:
+    def test_what_was_dumped_is_there_again(self, store: RedisStore, server: BreakableRedis) -> None:
         for chunk in range(3):
             store.push(SLOTS, deltas(chunk), Token("jöb", 3, chunk))
             store.push(SLOTS[:5], deltas(chunk)[:5], Token("a:b", chunk, 7))

@@ -10,7 +10,7 @@ import pytest
 from ctr.ps import Logged, PackedPush, Slots, Token
 from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.servers.embedded import EmbeddedRedis
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import scanned
 from tests.ps.redis.stores import opened
 from tests.ps.redis_servers import needs_redis
@@ -22,7 +22,7 @@ class TestPacked:
     """Requests of workers, in the form that the servers add up."""
 
     @pytest.fixture
-    def store(self, cluster: EmbeddedRedis) -> Iterator[RedisStore]:
+    def store(self, cluster: BreakableRedis) -> Iterator[RedisStore]:
         store = opened(cluster.url, bits=10)  # 16 partitions of 64 slots
         yield store
         store.drop()
@@ -117,7 +117,7 @@ class TestPacked:
         assert store.pull_packed(slots).packed.tolist() == [11, 22, 3, 4]
         assert store.pull_packed(slots).folds[[0, 14]].tolist() == [1, 1]
 
-    def test_a_long_log_is_folded(self, server: EmbeddedRedis) -> None:
+    def test_a_long_log_is_folded(self, server: BreakableRedis) -> None:
         store = opened(server.url, bits=14)  # partitions of 1024 slots, whose logs have up to 127 entries
         rng = np.random.default_rng(0)
         sums = np.zeros(1 << 14, np.int64)

@@ -11,10 +11,10 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps import Store, Token
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.status import StoreObserver
 from ctr.ps.wire.replies import ServerError
 from ctr.ps.wire.url import parse_redis_url
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis.stores import SLOTS, deltas, opened
 from tests.ps.redis_servers import needs_redis
 
@@ -37,7 +37,7 @@ def test_the_code_of_an_error(said: str, code: str) -> None:
 class TestRefusals:
     """A clear error before, or instead of, damage."""
 
-    def test_wrong_password(self, server: EmbeddedRedis) -> None:
+    def test_wrong_password(self, server: BreakableRedis) -> None:
         url = re.sub(":[^:@]*@", ":wrong-secret@", server.url)
         with pytest.raises(StoreError, match="refused") as refusal:
             opened(url)
@@ -47,11 +47,11 @@ class TestRefusals:
         with pytest.raises(StoreError, match="reached"):
             opened("redis://127.0.0.1:1/0")
 
-    def test_tls_towards_a_plain_server(self, server: EmbeddedRedis) -> None:
+    def test_tls_towards_a_plain_server(self, server: BreakableRedis) -> None:
         with pytest.raises(StoreError, match="scheme"):
             opened(server.url.replace("redis://", "rediss://"), timeout_s=1.0)
 
-    def test_a_model_of_that_name_is_there(self, server: EmbeddedRedis) -> None:
+    def test_a_model_of_that_name_is_there(self, server: BreakableRedis) -> None:
         store = opened(server.url, model="taken")
         with pytest.raises(StoreError, match="already"):
             opened(server.url, model="taken")
@@ -67,14 +67,14 @@ class TestRefusals:
         ],
     )
     def test_another_model_under_the_name(
-        self, server: EmbeddedRedis, options: dict[str, object], named: str
+        self, server: BreakableRedis, options: dict[str, object], named: str
     ) -> None:
         store = opened(server.url, model="mine", facts={"fingerprint": "a"})
         with pytest.raises(StoreError, match=named):
             opened(server.url, model="mine", join=True, **({"facts": {"fingerprint": "a"}} | options))
         store.drop()
 
-    def test_another_layout_version(self, server: EmbeddedRedis) -> None:
+    def test_another_layout_version(self, server: BreakableRedis) -> None:
         store = opened(server.url, model="old")
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{old:meta}", "layout", "0")
@@ -82,7 +82,7 @@ class TestRefusals:
             opened(server.url, model="old", join=True)
         store.drop()
 
-    def test_a_model_of_layout_3(self, server: EmbeddedRedis) -> None:
+    def test_a_model_of_layout_3(self, server: BreakableRedis) -> None:
         """Which called the id of its creation otherwise: nothing of it is touched."""
         fields = {"run": "0123", "ready": "1", "layout": "3", "bits": "12", "partitions": "64"}
         with redis.Redis.from_url(server.url) as client:
@@ -97,7 +97,7 @@ class TestRefusals:
             client.delete("ctr:{older:meta}")
 
     def test_memory_limit(self) -> None:
-        with EmbeddedRedis(config={"maxmemory": "12mb", "maxmemory-policy": "noeviction"}) as small:
+        with BreakableRedis(config={"maxmemory": "12mb", "maxmemory-policy": "noeviction"}) as small:
             store = opened(small.url, bits=24)
             everything = np.arange(0, 1 << 24, 64, dtype=np.uint32)
             ones = np.ones((everything.size, 2), np.float32)
@@ -109,7 +109,7 @@ class TestRefusals:
             assert (store.pull(everything) == 1).all()
             store.close()
 
-    def test_something_else_under_the_name_of_a_partition(self, server: EmbeddedRedis) -> None:
+    def test_something_else_under_the_name_of_a_partition(self, server: BreakableRedis) -> None:
         store = opened(server.url)
         with redis.Redis.from_url(server.url) as client:
             client.lpush(store.keys.state(3), "a list")
@@ -133,7 +133,7 @@ class TestRefusals:
         lambda store: list(store.scan()),
     ])  # fmt: skip
     def test_a_server_that_restarted_empty(self, request_of: Callable[[Store], object]) -> None:
-        with EmbeddedRedis() as own:
+        with BreakableRedis() as own:
             store = opened(own.url)
             store.push(SLOTS, deltas(1), Token("job", 0, 0))
             own.servers[0].restart()

@@ -12,14 +12,14 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps import PackedPush, PartitionDump, RedisStore, Token, parse_redis_url
-from ctr.ps.servers.redis_server import RedisServer
+from tests.ps.breakable_redis import BreakableServer
 from tests.ps.cut_lines import CutLine
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
 
 pytestmark = needs_redis
 
 
-def tell(server: RedisServer, *words: str) -> object:
+def tell(server: BreakableServer, *words: str) -> object:
     with server.connect() as client:
         return client.execute_command(*words)
 

@@ -13,7 +13,7 @@ import redis
 from ctr.errors import StoreError
 from ctr.ps import DirectSessions, PackedPush, RedisSessions, Store, Token
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.servers.embedded import EmbeddedRedis
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import RequestContract, StoreContract, StoreFactory, at_once
 from tests.ps.redis.stores import SLOTS, deltas, opened
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis
@@ -47,7 +47,7 @@ class TestOneRedis(StoreContract):
     sessions = (DirectSessions, RedisSessions)
 
     @pytest.fixture
-    def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
+    def store_factory(self, server: BreakableRedis) -> Iterator[StoreFactory]:
         yield from factory_of(server.url)
 
 
@@ -61,7 +61,7 @@ class TestCluster(RequestContract):
     sessions = (RedisSessions,)
 
     @pytest.fixture
-    def store_factory(self, cluster: EmbeddedRedis) -> Iterator[StoreFactory]:
+    def store_factory(self, cluster: BreakableRedis) -> Iterator[StoreFactory]:
         yield from factory_of(cluster.url)
 
 
@@ -78,7 +78,7 @@ class TestSlotBySlot(RequestContract):
         monkeypatch.setattr("ctr.ps.layout.NEAR_DENSITY", 0)
 
     @pytest.fixture
-    def store_factory(self, server: EmbeddedRedis) -> Iterator[StoreFactory]:
+    def store_factory(self, server: BreakableRedis) -> Iterator[StoreFactory]:
         yield from factory_of(server.url)
 
 
@@ -92,7 +92,7 @@ class TestRanges(TestSlotBySlot):
         monkeypatch.setattr("ctr.ps.layout.NEAR_DENSITY", 1 << 40)
 
 
-def test_two_stores_share_a_model(server: EmbeddedRedis) -> None:
+def test_two_stores_share_a_model(server: BreakableRedis) -> None:
     first = opened(server.url, model="shared")
     second = opened(server.url, model="shared", join=True)
     first.push(SLOTS, deltas(1), Token("job", 0, 0))
@@ -104,7 +104,7 @@ def test_two_stores_share_a_model(server: EmbeddedRedis) -> None:
     first.drop()
 
 
-def test_rounding_is_unbiased_and_repeatable(server: EmbeddedRedis) -> None:
+def test_rounding_is_unbiased_and_repeatable(server: BreakableRedis) -> None:
     """A delta far below the resolution must add up over many pushes, not vanish."""
     small = np.full((SLOTS.size, 2), 2**-14, np.float32)
     sums = []
@@ -118,7 +118,7 @@ def test_rounding_is_unbiased_and_repeatable(server: EmbeddedRedis) -> None:
     np.testing.assert_allclose(sums[0].mean(axis=0), 64 * 2**-14, rtol=0.1)
 
 
-def test_numbers_saturate(server: EmbeddedRedis) -> None:
+def test_numbers_saturate(server: BreakableRedis) -> None:
     store = opened(server.url)
     slot = np.array([7], np.uint32)
     huge = np.array([[-1e9, 1e9]], np.float32)
@@ -132,13 +132,13 @@ def test_numbers_saturate(server: EmbeddedRedis) -> None:
     store.drop()
 
 
-def used_by(server: EmbeddedRedis, store: RedisStore) -> int:
+def used_by(server: BreakableRedis, store: RedisStore) -> int:
     """Bytes of memory that the state of a store takes."""
     with redis.Redis.from_url(server.url) as client:
         return sum(client.memory_usage(key) for key in client.scan_iter(f"ctr:{store.keys.model}:*:w?"))
 
 
-def test_a_slot_costs_eight_bytes(server: EmbeddedRedis) -> None:
+def test_a_slot_costs_eight_bytes(server: BreakableRedis) -> None:
     store = opened(server.url, bits=20)
     everything = np.arange(1 << 20, dtype=np.uint32)
     store.push(everything, np.ones((1 << 20, 2), np.float32), Token("job", 0, 0))
@@ -153,7 +153,7 @@ def test_a_slot_costs_eight_bytes(server: EmbeddedRedis) -> None:
     [*product(["low", "high", "all low", "all high"], [17, 23]), ("low", 26), ("all high", 26)],
 )
 def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
-    server: EmbeddedRedis, first: str, bits: int
+    server: BreakableRedis, first: str, bits: int
 ) -> None:
     """Not the up to twice as many that Redis gives a string which grows."""
     store, rng = opened(server.url, bits), np.random.default_rng(bits)
@@ -186,7 +186,7 @@ def test_a_slot_costs_eight_bytes_in_whatever_order_slots_come(
     store.drop()
 
 
-def test_more_slots_than_one_command_takes(server: EmbeddedRedis) -> None:
+def test_more_slots_than_one_command_takes(server: BreakableRedis) -> None:
     """Redis closes the connection on a command of more than 2**20 arguments."""
     store = opened(server.url, bits=24)
     everything = np.arange(1 << 18, dtype=np.uint32)  # one whole partition
@@ -196,7 +196,7 @@ def test_more_slots_than_one_command_takes(server: EmbeddedRedis) -> None:
     store.drop()
 
 
-def test_sparse_and_dense_requests_agree(server: EmbeddedRedis) -> None:
+def test_sparse_and_dense_requests_agree(server: BreakableRedis) -> None:
     """The one is read slot by slot, the other as a range."""
     store = opened(server.url, bits=20)
     dense = np.arange(100, 3_000, dtype=np.uint32)
@@ -222,7 +222,7 @@ def test_replicas_are_waited_for(start_redis: StartRedis) -> None:
     store.drop()
 
 
-def test_without_replicas_nothing_is_waited_for(cluster: EmbeddedRedis) -> None:
+def test_without_replicas_nothing_is_waited_for(cluster: BreakableRedis) -> None:
     store = opened(cluster.url)
     assert not store.replicas.exist()
     store.push(SLOTS, deltas(0), Token("job", 0, 0))
@@ -247,7 +247,7 @@ def test_a_server_that_wants_replicas_first_is_waited_for(start_redis: StartRedi
 
 def test_a_frozen_server_loses_and_doubles_nothing() -> None:
     """Frozen in the middle of pushes, again and again, with less patience than the freeze lasts."""
-    with EmbeddedRedis() as own:
+    with BreakableRedis() as own:
         store = opened(own.url, bits=16, timeout_s=0.1)
         slots = np.arange(0, 1 << 16, 2, dtype=np.uint32)
         total = np.zeros((slots.size, 2), np.float64)

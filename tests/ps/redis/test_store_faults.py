@@ -15,8 +15,7 @@ from redis.exceptions import RedisError
 from ctr.background import Background
 from ctr.errors import StoreError
 from ctr.ps import Filters, PendingPush, RedisSessions, RedisStore, Token, parse_redis_url
-from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.servers.redis_server import RedisServer
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.cluster import add_node, hash_slot_of, move_hash_slots
 from tests.ps.contract import scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates
@@ -38,13 +37,13 @@ def worker_of(store: RedisStore, filters: Filters) -> RedisSessions:
     return RedisSessions(store, "job", filters=filters, staleness=2, filter_updates=filter_updates)
 
 
-def unsent_to_replica(primary: RedisServer) -> int:
+def unsent_to_replica(primary: BreakableServer) -> int:
     """Bytes that are in the primary's own memory, so that they die with it."""
     with primary.connect() as client:
         return sum(int(link["omem"]) for link in client.client_list(_type="replica"))
 
 
-def hash_slots_at(server: RedisServer) -> list[int]:
+def hash_slots_at(server: BreakableServer) -> list[int]:
     """The hash slots that a primary says it holds, ascending."""
     (mine,) = (each for each in server.members() if "myself" in each.flags)
     return [slot for first, last in mine.hash_slots for slot in range(first, last + 1)]
@@ -100,7 +99,7 @@ class TestFailover:
     """To a replica, of a primary that has acknowledged more than the replica ever received."""
 
     @pytest.fixture
-    def servers(self, start_redis: StartRedis) -> EmbeddedRedis:
+    def servers(self, start_redis: StartRedis) -> BreakableRedis:
         config = {
             "cluster-node-timeout": str(round(1000 * NODE_TIMEOUT_S)),
             "cluster-replica-validity-factor": "0",  # it may take over however long it was away
@@ -108,7 +107,7 @@ class TestFailover:
         }
         return start_redis(nodes=3, replicas=1, config=config)
 
-    def test_lost_pushes_are_sent_again(self, servers: EmbeddedRedis) -> None:
+    def test_lost_pushes_are_sent_again(self, servers: BreakableRedis) -> None:
         training = Training(opened(servers.url, 16), ALL)
         for _ in range(5):
             training.train_one()
@@ -128,7 +127,7 @@ class TestFailover:
         training.finish()
         assert training.worker.resent > 0
 
-    def test_a_primary_that_was_frozen_comes_back(self, servers: EmbeddedRedis) -> None:
+    def test_a_primary_that_was_frozen_comes_back(self, servers: BreakableRedis) -> None:
         """It may acknowledge pushes before it learns that another has taken over; those count for nothing."""
         training = Training(opened(servers.url, 16, timeout_s=1.0), Filters())
         for _ in range(5):
@@ -262,7 +261,7 @@ def test_a_primary_that_restarts_empty_stops_the_worker(
     store.close()
 
 
-def replica_of(servers: EmbeddedRedis) -> tuple[RedisServer, RedisServer]:
+def replica_of(servers: BreakableRedis) -> tuple[BreakableServer, BreakableServer]:
     ((primary, replica),) = servers.nodes
     return primary, replica
 
@@ -293,7 +292,7 @@ class TestReadOnly:
         chunks = chunks_of(14, [500, 200, 500, 300], 4)
         expected.train(worker, store, 0, chunks)
 
-        def make(server: RedisServer, *of: str) -> None:
+        def make(server: BreakableServer, *of: str) -> None:
             with server.connect() as client:
                 client.execute_command("REPLICAOF", *of)
 

@@ -15,8 +15,8 @@ from ctr.ps import Logged, PackedPush, Token, layout
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.creation import partition_keys
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.wire.url import parse_redis_url
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import at_once, scanned
 from tests.ps.redis_servers import flush, needs_redis
 
@@ -33,7 +33,7 @@ def small_strings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def url(shared_cluster: EmbeddedRedis) -> str:
+def url(shared_cluster: BreakableRedis) -> str:
     flush(shared_cluster)
     return shared_cluster.url
 
@@ -115,7 +115,7 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
     assert present.sum() < 1 << 14
 
 
-def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: EmbeddedRedis, url: str) -> None:
+def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: BreakableRedis, url: str) -> None:
     other = opened(url, "other")
     slots = some_slots(np.random.default_rng(1), 2_000)
     other.push_packed(
@@ -139,7 +139,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Embed
     assert there() == set()
 
 
-def test_pushes_for_other_data_shards_do_not_meet(shared_redis: EmbeddedRedis) -> None:
+def test_pushes_for_other_data_shards_do_not_meet(shared_redis: BreakableRedis) -> None:
     """Every push to a partition looks at it once: nobody else's makes it look again."""
     flush(shared_redis)
     pushers, chunks = 4, 6

@@ -23,7 +23,7 @@ import os, signal, sys, threading, time
 # Whoever runs the tests may have them ignored (nohup, a background job), and so would this job.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ctr.ps.servers import EmbeddedRedis
+from tests.ps.breakable_redis import BreakableRedis
 
 def ready(servers, *more):
     line = " ".join(map(str, [*(server.port for server in servers.servers), *more]))
@@ -45,13 +45,13 @@ else:
 """
 
 ENDINGS = {
-    "return": "with EmbeddedRedis() as servers: ready(servers)",
-    "an exception": "with EmbeddedRedis() as servers: ready(servers); 1 / 0",
-    "sys.exit": "with EmbeddedRedis() as servers: ready(servers); sys.exit(3)",
-    "no close": "servers = EmbeddedRedis(replicas=1); ready(servers)",
-    "no close in a thread": "t = threading.Thread(target=lambda: ready(EmbeddedRedis())); t.start()",
-    "os._exit": "servers = EmbeddedRedis(); ready(servers); os._exit(0)",
-    "frozen": "with EmbeddedRedis() as servers: servers.servers[0].freeze(); ready(servers)",
+    "return": "with BreakableRedis() as servers: ready(servers)",
+    "an exception": "with BreakableRedis() as servers: ready(servers); 1 / 0",
+    "sys.exit": "with BreakableRedis() as servers: ready(servers); sys.exit(3)",
+    "no close": "servers = BreakableRedis(replicas=1); ready(servers)",
+    "no close in a thread": "t = threading.Thread(target=lambda: ready(BreakableRedis())); t.start()",
+    "os._exit": "servers = BreakableRedis(); ready(servers); os._exit(0)",
+    "frozen": "with BreakableRedis() as servers: servers.servers[0].freeze(); ready(servers)",
 }
 
 
@@ -107,13 +107,13 @@ def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) ->
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT]
     one = textwrap.dedent("""
         os.setpgid(0, 0)
-        servers = EmbeddedRedis(replicas=2)
+        servers = BreakableRedis(replicas=2)
         servers.servers[0].freeze()
         ready(servers, os.getpid())
     """)
     cluster = textwrap.dedent("""
         os.setpgid(0, 0)
-        ready(EmbeddedRedis(nodes=2, replicas=1), os.getpid())
+        ready(BreakableRedis(nodes=2, replicas=1), os.getpid())
     """)
     process, first = job(FORKS.format(endings=[*[one] * len(signals), cluster]))
     *started, (*cluster_ports, cluster_pid) = sorted([first, *(numbers(process) for _ in signals)], key=len)
@@ -131,7 +131,7 @@ def test_servers_end_with_a_job_that_is_killed(job: Callable, tmp_path: Path) ->
 
 def test_a_job_that_gets_ctrl_c_can_use_the_servers_while_it_stops(job: Callable, tmp_path: Path) -> None:
     process, ports = job("""
-        with EmbeddedRedis() as servers:
+        with BreakableRedis() as servers:
             try:
                 ready(servers)
             except KeyboardInterrupt:
@@ -146,7 +146,7 @@ def test_a_job_that_gets_ctrl_c_can_use_the_servers_while_it_stops(job: Callable
 
 def test_a_forked_worker_neither_ends_the_servers_nor_keeps_them(job: Callable, tmp_path: Path) -> None:
     process, (port, worker) = job("""
-        servers = EmbeddedRedis()
+        servers = BreakableRedis()
         done, told = os.pipe()
         worker = os.fork()
         if not worker:

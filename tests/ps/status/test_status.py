@@ -16,12 +16,11 @@ from ctr.errors import StoreError
 from ctr.ps import Token
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.redis.store import RedisStore
-from ctr.ps.servers.embedded import EmbeddedRedis
-from ctr.ps.servers.redis_server import RedisServer
 from ctr.ps.status.observer import StoreObserver
 from ctr.ps.status.status import StoreStatus
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.url import parse_redis_url
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.job_boards import Boards, opened_boards, until
 from tests.ps.redis_servers import StartRedis, needs_redis
 
@@ -83,7 +82,7 @@ def boards() -> Iterator[Boards]:
         yield open_board
 
 
-def of(server: RedisServer) -> str:
+def of(server: BreakableServer) -> str:
     return f"{server.host}:{server.port}"
 
 
@@ -239,7 +238,7 @@ class TestOneServer:
 
 class TestCluster:
     def test_partitions_are_where_their_keys_are(
-        self, shared_cluster: EmbeddedRedis, cluster_url: str
+        self, shared_cluster: BreakableRedis, cluster_url: str
     ) -> None:
         push(cluster_url)
         found = look(cluster_url)
@@ -259,7 +258,7 @@ class TestCluster:
         assert found.partition_balance == pytest.approx(max(counts) / 8)
         assert found.byte_balance == pytest.approx(found.partition_balance)
 
-    def test_one_node_is_no_single_server(self, shared_cluster: EmbeddedRedis) -> None:
+    def test_one_node_is_no_single_server(self, shared_cluster: BreakableRedis) -> None:
         home = key_slot(KEYS.meta)
         other = shared_cluster.nodes[home < 8_192][0]
         with pytest.raises(StoreError, match=r"redis\+cluster://"):
@@ -293,19 +292,19 @@ class TestBrokenCluster:
     """Each with servers of its own."""
 
     @pytest.fixture
-    def cluster(self, start_redis: StartRedis) -> EmbeddedRedis:
+    def cluster(self, start_redis: StartRedis) -> BreakableRedis:
         own = start_redis(3, config={"cluster-require-full-coverage": "no"})
         push(own.url)
         return own
 
-    def away(self, cluster: EmbeddedRedis) -> RedisServer:
+    def away(self, cluster: BreakableRedis) -> BreakableServer:
         """A primary that does not hold the model's description."""
         home = key_slot(KEYS.meta) * 3 // 16_384
         return cluster.nodes[(home + 1) % 3][0]
 
-    @pytest.mark.parametrize("harm", [RedisServer.freeze, RedisServer.kill])
+    @pytest.mark.parametrize("harm", [BreakableServer.freeze, BreakableServer.kill])
     def test_a_node_that_does_not_answer(
-        self, cluster: EmbeddedRedis, harm: Callable[[RedisServer], None]
+        self, cluster: BreakableRedis, harm: Callable[[BreakableServer], None]
     ) -> None:
         server = self.away(cluster)
         expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
@@ -322,20 +321,20 @@ class TestBrokenCluster:
         assert [node.problem for node in found.nodes if node.address != of(server)] == [None, None]
         assert nodes[of(server)].partitions == expected
 
-    def test_the_node_with_the_description_is_dead(self, cluster: EmbeddedRedis) -> None:
+    def test_the_node_with_the_description_is_dead(self, cluster: BreakableRedis) -> None:
         cluster.nodes[key_slot(KEYS.meta) * 3 // 16_384][0].kill()
         found = look(cluster.url, timeout_s=1.0)
         assert found.model is None
         assert "description cannot be read" in str(found.problem)
         assert len(found.nodes) == 3
 
-    def test_nobody_is_left(self, cluster: EmbeddedRedis) -> None:
+    def test_nobody_is_left(self, cluster: BreakableRedis) -> None:
         for server in cluster.servers:
             server.kill(signal.SIGKILL)
         with pytest.raises(StoreError, match="cannot be reached"):
             look(cluster.url, timeout_s=1.0)
 
-    def test_a_node_that_restarted_empty(self, cluster: EmbeddedRedis) -> None:
+    def test_a_node_that_restarted_empty(self, cluster: BreakableRedis) -> None:
         server = self.away(cluster)
         expected = {node.address: node for node in look(cluster.url).nodes}[of(server)].partitions
         server.restart()

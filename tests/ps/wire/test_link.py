@@ -10,9 +10,9 @@ import pytest
 from redis.exceptions import ConnectionError as BrokenConnection
 
 from ctr.errors import StoreError
-from ctr.ps.servers import EmbeddedRedis
 from ctr.ps.wire import Connection, Link, ServerError, command, connect, parse_redis_url
 from ctr.ps.wire.patience import patiently
+from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis_servers import needs_redis
 
 
@@ -103,7 +103,7 @@ def test_only_what_may_pass_is_tried_again() -> None:
 
 @needs_redis
 def test_a_cluster_is_not_asked_what_commands_there_are(
-    shared_cluster: EmbeddedRedis, cluster_url: str
+    shared_cluster: BreakableRedis, cluster_url: str
 ) -> None:
     def asked() -> int:
         stats = [server.call("INFO", "commandstats") for server in shared_cluster.servers]
