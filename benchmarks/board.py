@@ -35,6 +35,7 @@ from ctr.ps import (
 )
 from ctr.ps.partitions import Bools, Slots
 from ctr.ps.redis import FeedPosition
+from ctr.ps.redis.fold import fold
 from ctr.ps.servers import EmbeddedRedis
 
 BITS = 28
@@ -132,7 +133,8 @@ def record(url: RedisUrl, data: Path, chunk: int) -> Recorded:
         state = session.wait(pulled)
         delta = learner.learn(local, state, optimizer, number=number, first_pass=True, peers=WORKERS)
         session.send(session.push(pulled, delta, 0))
-        store.folds.fold_all()  # as others have done by the time that a worker asks again
+        # As others have done by the time that a worker asks again.
+        fold(store.pushes.model, range(store.layout.strings.count))
     store.drop()
     return pushes[-1]
 

@@ -179,10 +179,10 @@ class Coordinator:
         if result.interrupted:
             end = JobPosition.of(self.board.look())
         while True:
-            servers = self._store.replicas.servers()
+            lineages = frozenset(self._store.pulls.lineages())
             self._lost.require_none(end.watermarks(self._plan))  # only now: some may have been sent again
             content = read()
-            if self._store.replicas.servers() == servers:
+            if frozenset(self._store.pulls.lineages()) == lineages:
                 return content
 
     def _finished(self) -> dict[int, int]:

@@ -26,14 +26,14 @@ class LostPushes:
         self._job_id = job_id
         self._pushed = pushed
         self._wait_s = wait_s
-        self._servers = store.replicas.servers()
+        self._lineages = frozenset(store.pulls.lineages())
         self._deadline: float | None = None
 
     def look(self) -> None:
         """Raise LostPushesError if a new process serves a partition and nobody resends what it lacks."""
-        servers = self._store.replicas.servers()
-        if servers != self._servers:
-            self._servers, self._deadline = servers, monotonic() + self._wait_s
+        lineages = frozenset(self._store.pulls.lineages())
+        if lineages != self._lineages:
+            self._lineages, self._deadline = lineages, monotonic() + self._wait_s
         if self._deadline is None:
             return
         overdue = monotonic() > self._deadline

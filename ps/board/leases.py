@@ -106,12 +106,17 @@ class Leases:
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
-        def decide(answers: list[Any]) -> Write[bool]:
+        def dead(answers: list[Any]) -> list[bytes]:
             *leases, stray = answers
             self.see(*leases)
-            dead = self.overdue()[:_MOST_EXPIRED]
-            return self._expiry([*dead, *stray]), len(dead) == _MOST_EXPIRED
+            return [*self.overdue(), *stray][:_MOST_EXPIRED]
 
+        def decide(answers: list[Any]) -> Write[bool]:
+            workers = dead(answers)
+            return self._expiry(workers), len(workers) == _MOST_EXPIRED
+
+        if not self.overdue() and not dead(self._record.ask(*reads)):
+            return
         while self._record.update(reads, decide, self._leases):
             pass
 

@@ -32,7 +32,7 @@ class Presence:
         self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
-        self._lineages = store.feed.lineages()
+        self._lineages = store.pulls.lineages()
 
     def update(self) -> Int64:
         """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
@@ -42,7 +42,7 @@ class Presence:
                 break
             # After a failover a log may be shorter, and may have grown again: it is read from the start.
             self._troubles = self._store.troubles
-            before, self._lineages = self._lineages, self._store.feed.lineages()
+            before, self._lineages = self._lineages, self._store.pulls.lineages()
             pairs = enumerate(zip(before, self._lineages, strict=True))
             self._position.forget(p for p, (then, now) in pairs if then != now)
         return np.repeat(self._position.bitmaps, self._store.layout.per_string)

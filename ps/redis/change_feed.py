@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -17,7 +17,7 @@ from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools
 from ctr.ps.redis.model import Facts, RedisModel
 from ctr.ps.redis.packed_push import Entries, read_entries
-from ctr.ps.wire import Link, ReplyReader, checked, command
+from ctr.ps.wire import ReplyReader, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
@@ -105,24 +105,6 @@ class ChangeFeed:
             if some:
                 self._read_anew(some, position, changes)
         return changes
-
-    def lineages(self) -> list[bytes]:
-        """Of each partition: if it changes, what was read of it before may be lost.
-
-        It is the server's process, and its history of replication, which begins anew when a replica takes
-        over. Raises as `Store.pull` does.
-        """
-        lineages = [b""] * self._layout.partitions.count
-
-        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
-            lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
-            for p in partitions:
-                lineages[p] = lineage
-            return []
-
-        self._model.fan_out.everywhere(list(range(len(lineages))), on_node)
-        return lineages
 
     def _read_on(self, position: FeedPosition, changes: Changes) -> dict[int, int]:
         """Read on where logs are still open; of the others, by string, the bytes to be read anew."""

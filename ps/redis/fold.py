@@ -1,4 +1,4 @@
-"""`Folds`: logs are added to the strings that they belong to, in steps, while others push to these.
+"""`fold`: logs are added to the strings that they belong to, in steps, while others push to these.
 
 A log is first closed: its key is renamed, and a new one, empty, begins. That watches nothing but the facts,
 which hardly ever change, so it goes through however many append meanwhile. The closed log does not change any
@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ctr.errors import StoreError
 from ctr.ps.bitmap_kernels import mark
 from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, Offsets, body_slots, density_of, is_dense
 from ctr.ps.packed_kernels import add_scattered
@@ -30,51 +29,27 @@ from ctr.ps.partitions import Int64
 from ctr.ps.redis.model import Facts, RedisModel
 from ctr.ps.redis.packed_push import Entries, read_entries
 from ctr.ps.redis.string_push import Transaction, read_range
-from ctr.ps.wire import FOLDS, Link, Patience, command
-
-_PAUSE_S, _LONGEST_PAUSE = 0.001, 50
+from ctr.ps.wire import FOLDS, Link, command
 
 
-class Folds:
-    """Of the strings of one model."""
+def fold(model: RedisModel, strings: Sequence[int]) -> list[int]:
+    """Fold what these strings' logs have; returns the strings that are put off, as others are at it.
 
-    def __init__(self, model: RedisModel) -> None:
-        self._model = model
+    Raises StoreError as `RedisStore.push_packed` does.
+    """
+    put_off: set[int] = set()
+    by_partition: dict[int, list[int]] = {}
+    for string in strings:
+        by_partition.setdefault(string // model.layout.per_partition, []).append(string)
 
-    def fold(self, strings: Sequence[int]) -> list[int]:
-        """Fold what these strings' logs have; returns the strings that are put off, as others are at it.
+    def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
+        for string in (string for p in partitions for string in by_partition[p]):
+            if not _StringFold(model, link, string).run():
+                put_off.add(string)
+        return []
 
-        Raises StoreError as `RedisStore.push_packed` does.
-        """
-        put_off: set[int] = set()
-        by_partition: dict[int, list[int]] = {}
-        for string in strings:
-            by_partition.setdefault(string // self._model.layout.per_partition, []).append(string)
-
-        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            for string in (string for p in partitions for string in by_partition[p]):
-                if not _StringFold(self._model, link, string, density_of(link.address)).run():
-                    put_off.add(string)
-            return []
-
-        self._model.fan_out.everywhere(list(by_partition), on_node)
-        return sorted(put_off)
-
-    def fold_all(self) -> None:
-        """Add all logs to the state, for whoever pulls. Raises as `fold` does."""
-        fan_out = self._model.fan_out
-        patience = Patience(fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
-
-        def always_put_off() -> StoreError:
-            return StoreError(
-                f"{fan_out.url}: other workers kept folding the same logs for {fan_out.patience_s:g} s; is "
-                "the job still running?"
-            )
-
-        todo = self.fold(range(self._model.layout.strings.count))
-        while todo:
-            patience.pause(always_put_off)
-            todo = self.fold(todo)
+    model.fan_out.everywhere(list(by_partition), on_node)
+    return sorted(put_off)
 
 
 class _OthersAreAtItError(Exception):
@@ -88,7 +63,6 @@ class _StringFold:
     model: RedisModel
     link: Link
     string: int
-    density: int
 
     def run(self) -> bool:
         """Fold all that the log has now; False when others come in between."""
@@ -206,7 +180,7 @@ class _StringFold:
         cut = int(np.searchsorted(offsets, body))
         touched = [state] * (cut > 0) + [last_key] * (cut < offsets.size)
         for ranged in (True, False):
-            if ranged and not is_dense(offsets[:cut], self.density):
+            if ranged and not is_dense(offsets[:cut], density_of(self.link.address)):
                 continue
             self.link.send(self._watch(*touched[: int(ranged)]), command(b"EXISTS", *touched))
             reads: list[Callable[[], Any]] = [self._read_watched, replies.integer]

@@ -1,4 +1,4 @@
-"""`Pulls`: what is read of the partitions of one model: state and watermarks."""
+"""`Pulls`: what is read of the partitions of one model: state, watermarks, and who serves them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from ctr.ps.wire import (
     ReplyReader,
     Watermark,
     bitfield_read,
+    checked,
     command,
     read_queued,
+    require_kept,
     watermark_field,
 )
 from ctr.ps.wire.resp_kernels import decode_range
@@ -183,6 +185,25 @@ class Pulls:
         if shards:
             self._read_watermarks(job, shards, note)
         return least
+
+    def lineages(self) -> list[bytes]:
+        """Of each partition: if it changes, what was read of it before may be lost.
+
+        It is the server's process, and its history of replication, which begins anew when a replica takes
+        over. Raises as `Store.pull` does, and where servers delete keys when memory is full.
+        """
+        lineages = [b""] * self._layout.partitions.count
+
+        def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
+            require_kept(self._model.fan_out.url, link)
+            lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
+            lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
+            for p in partitions:
+                lineages[p] = lineage
+            return []
+
+        self._model.fan_out.everywhere(list(range(len(lineages))), on_node)
+        return lineages
 
     def _read_watermarks(
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]

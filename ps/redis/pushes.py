@@ -12,7 +12,7 @@ from ctr.errors import StoreError, named
 from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
-from ctr.ps.redis.fold import Folds
+from ctr.ps.redis.fold import fold
 from ctr.ps.redis.model import RedisModel
 from ctr.ps.redis.packed_push import Logged, PackedPush, SaturationCount, entries_of, is_to_fold
 from ctr.ps.redis.push_request import PushRequest, RequestOutcome
@@ -36,14 +36,13 @@ class Pushes:
 
     def __init__(self, model: RedisModel, saturations: SaturationCount, links: int = _LINKS) -> None:
         """At most so many `links` to each node."""
-        self._model = model
+        self.model = model
         self._saturations = saturations
         self._links = links
-        self._folds = Folds(model)
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
         """See `RedisStore.push_packed`; its slots are sound."""
-        layout, long_logs = self._model.layout, list[int]()
+        layout, long_logs = self.model.layout, list[int]()
         strings, k, increments, previous = (
             layout.strings,
             layout.per_partition,
@@ -54,7 +53,7 @@ class Pushes:
         cuts, log_cuts = strings.cuts(push.slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
         if not where.any():
-            self._model.fan_out.require_open()
+            self.model.fan_out.require_open()
             return []
         offsets = strings.offsets(push.slots)
         entries = entries_of(strings.offsets(logged.slots), logged.increments)
@@ -66,10 +65,10 @@ class Pushes:
             pushes = (
                 each
                 for i, part in enumerate(parts)
-                for each in string_pushes(self._model, (p, i), offsets[part], increments[part], density)
+                for each in string_pushes(self.model, (p, i), offsets[part], increments[part], density)
             )
             return PushRequest(
-                self._model,
+                self.model,
                 p,
                 push.token,
                 pushes=sorted(pushes, key=lambda each: each.range_bytes > 0),
@@ -91,17 +90,17 @@ class Pushes:
                     long_logs.append(s)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
-        self._folds.fold(long_logs)  # what is put off, the next one folds whose push makes the log longer
+        fold(self.model, long_logs)  # what is put off, the next one folds whose push makes the log longer
         return behind
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
-        url, patience_s = self._model.fan_out.url, self._model.fan_out.patience_s
-        applied = np.full(self._model.layout.partitions.count, -1, np.int64)
+        url, patience_s = self.model.fan_out.url, self.model.fan_out.patience_s
+        applied = np.full(self.model.layout.partitions.count, -1, np.int64)
         highest = 0
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return PushRequest(self._model, p, token, only_attempt=True)
+            return PushRequest(self.model, p, token, only_attempt=True)
 
         def note(request: PushRequest, outcome: RequestOutcome) -> None:
             nonlocal highest
@@ -135,9 +134,9 @@ class Pushes:
         """
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
-            return PushRequest(self._model, p, None)
+            return PushRequest(self.model, p, None)
 
-        self._everywhere(list(range(self._model.layout.partitions.count)), request, None)
+        self._everywhere(list(range(self.model.layout.partitions.count)), request, None)
 
     def _everywhere(
         self, partitions: list[int], make: Make, token: Token | None, note: Note = lambda *_: None
@@ -147,7 +146,7 @@ class Pushes:
         Raises SupersededError, and StoreError when others come in between all the time.
         """
         behind: list[int] = []
-        fan_out = self._model.fan_out
+        fan_out = self.model.fan_out
 
         def always_conflicts() -> StoreError:
             return StoreError(

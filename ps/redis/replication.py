@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from ctr.ps.redis.model import RedisModel
 from ctr.ps.wire import (
@@ -16,8 +15,6 @@ from ctr.ps.wire import (
     require_kept,
     require_passing,
 )
-
-T = TypeVar("T")
 
 
 class Replicas:
@@ -55,18 +52,6 @@ class Replicas:
         """Whether any node has a replica that may take over from it."""
         return any(self._ask_nodes(lambda link, _: self._look_for_replica(link)))
 
-    def servers(self) -> frozenset[tuple[Address, str]]:
-        """The primaries that hold the model now, with the ids of their processes: a restart changes its one.
-
-        Raises as `Store.pull` does.
-        """
-
-        def process(link: Link, _: int) -> tuple[Address, str]:
-            (info,) = checked(link.ask(("INFO", "server")))
-            return link.address, parse_info(info)["run_id"]
-
-        return frozenset(self._ask_nodes(process))
-
     def _write_and_wait(self, link: Link, partition: int, timeout_s: float) -> int | None:
         """The answer to WAIT after a write over this link, which changes nothing: WAIT waits for what its
         connection wrote, and all that the server was sent before.
@@ -81,12 +66,12 @@ class Replicas:
         *_, written, acknowledged = checked(link.ask(("MULTI",), write, ("EXEC",), wait))
         return None if written is None else int(acknowledged)
 
-    def _ask_nodes(self, ask: Callable[[Link, int], T | None]) -> list[T]:
+    def _ask_nodes(self, ask: Callable[[Link, int], bool | None]) -> list[bool]:
         """What `ask` returns for each node, given a link to it and one of its partitions.
 
         None: it is to be asked again, perhaps elsewhere.
         """
-        answers: list[T] = []
+        answers: list[bool] = []
         fan_out = self._model.fan_out
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:

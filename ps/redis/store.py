@@ -15,7 +15,6 @@ from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ctr.ps.redis.change_feed import ChangeFeed
 from ctr.ps.redis.creation import drop_model, dropping, open_model
 from ctr.ps.redis.dumps import Dumps
-from ctr.ps.redis.fold import Folds
 from ctr.ps.redis.model import RedisModel
 from ctr.ps.redis.packed_push import PackedPush, SaturationCount, Saturations
 from ctr.ps.redis.pulls import PulledState, Pulls
@@ -111,7 +110,7 @@ class RedisStore:
             RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
         )
         self.feed, self.pulls = ChangeFeed(reads), Pulls(reads)
-        self.pushes, self.folds = Pushes(writes, self._saturations), Folds(writes)
+        self.pushes = Pushes(writes, self._saturations)
         # A worker takes over one data shard while it still pushes another.
         self._attempts = Pushes(reads, self._saturations, links=_ATTEMPT_LINKS)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
@@ -138,7 +137,7 @@ class RedisStore:
         return self._reads.troubles + self._writes.troubles
 
     def pull(self, slots: Slots) -> NDArray[np.float32]:
-        """See `Store.pull`; without what workers have left in logs, see `Folds.fold_all`."""
+        """See `Store.pull`; without what workers have left in logs."""
         return self.unpacked(self.pull_packed(slots).packed)
 
     def unpacked(self, packed: Int64) -> Float32:

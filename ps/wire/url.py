@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
@@ -42,9 +41,9 @@ class RedisUrl:
     password: str | None = field(default=None, repr=False)
     model: str | None = None
     """From `?model=NAME`."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Of a `rediss` server, by parameter: `ca`, its certificate authority; `cert`, what shows it who asks;
-    `key`, the private key of that, unless it is in the same file.
+    files: tuple[tuple[str, str], ...] = ()
+    """Of a `rediss` server, each with its parameter: `ca`, its certificate authority; `cert`, what shows it
+    who asks; `key`, the private key of that, unless it is in the same file.
     """
 
     @property
@@ -58,7 +57,7 @@ class RedisUrl:
     @property
     def public(self) -> str:
         """The URL without user and password; see `credentials`."""
-        query = urlencode({**({} if self.model is None else {"model": self.model}), **self.files})
+        query = urlencode({**({} if self.model is None else {"model": self.model}), **dict(self.files)})
         return f"{self}?{query}" if query else str(self)
 
     @property
@@ -82,7 +81,7 @@ class RedisUrl:
         }
         if self.scheme.startswith("rediss"):
             options["ssl"] = True
-            for name, path in self.files.items():
+            for name, path in self.files:
                 self._require_readable(name, path)
                 options[_SSL_OPTIONS[name]] = path
         return options
@@ -149,7 +148,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         username=unquote(parts["user"] or "") or os.environ.get("CTR_REDIS_USER"),
         password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
         model=query.get("model"),
-        files={name: query[name] for name in files},
+        files=tuple((name, query[name]) for name in files),
     )
 
 

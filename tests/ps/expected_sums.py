@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ctr.ps import Filters, PendingPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots
 from ctr.ps.client import PUSH, SMALL, ZERO
 from ctr.ps.partitions import slot_dtype
+from tests.ps.redis.stores import fold_all
 
 Float32 = NDArray[np.float32]
 
@@ -94,7 +95,7 @@ class ExpectedSums:
     def require(self, store: RedisStore) -> None:
         """Raise AssertionError unless the store holds the sums."""
         everything = np.arange(self.sums.size, dtype=slot_dtype(store.bits))
-        store.folds.fold_all()
+        fold_all(store)
         packed = store.pull_packed(everything).packed
         wrong = np.flatnonzero(packed != self.sums)
         assert not wrong.size, f"{wrong.size} slots differ, the first is {wrong[0]}"

@@ -12,6 +12,7 @@ from ctr.ps.client.presence import Presence
 from ctr.ps.partitions import slot_dtype
 from ctr.ps.redis import FeedPosition, change_feed
 from tests.ps.breakable_redis import BreakableServer
+from tests.ps.redis.stores import fold_all
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
@@ -80,7 +81,7 @@ def test_slots_of_a_folded_log_are_present(redis_url: str) -> None:
     pusher, early, late = Presence(store), Presence(store), Presence(store)
     push(store, pusher, slots_of(5, 6, 2048), 0)
     early.update()
-    store.folds.fold_all()
+    fold_all(store)
     push(store, pusher, slots_of(7), 1)
     for presence in (early, late):
         presence.update()
@@ -138,7 +139,7 @@ def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest
     monkeypatch.setattr(change_feed, "_REQUESTS_ANEW", 3)
     slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
     push(store, Presence(store), slots, 0)
-    store.folds.fold_all()
+    fold_all(store)
     presence, absent = Presence(store), []
     for _ in range(3):
         before = store.traffic.received

@@ -26,6 +26,7 @@ from ctr.ps.partitions import Float32
 from ctr.ps.redis import FeedPosition
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
+from tests.ps.redis.stores import fold_all
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -299,7 +300,7 @@ def test_what_filters_save_is_counted(redis_url: str) -> None:
     assert counts.logged_new == 2
     saved = {name: saving["keys"] for name, saving in counts.to_json()["saved"].items()}
     assert saved == {"cache": 8, "presence": 6, "defer": 1, "kkt": 8}
-    store.folds.fold_all()
+    fold_all(store)
     np.testing.assert_array_equal(store.pull(slots), 4 * steps)
     worker.close()
     store.drop()

@@ -6,6 +6,7 @@ from itertools import count
 
 import numpy as np
 
+from ctr.ps.redis.fold import fold
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.wire.url import parse_redis_url
 
@@ -16,6 +17,13 @@ def opened(url: str, bits: int = 12, model: str | None = None, **options: object
     """A store of a new model at `url`, unless `model` names one."""
     name = f"test-{next(_names)}" if model is None else model
     return RedisStore(parse_redis_url(f"{url}?model={name}"), bits=bits, width=2, **options)
+
+
+def fold_all(store: RedisStore) -> None:
+    """Add all logs to the state, for whoever pulls."""
+    todo = list(range(store.layout.strings.count))
+    while todo:
+        todo = fold(store.pushes.model, todo)
 
 
 SLOTS = np.arange(0, 4_096, 3, dtype=np.uint32)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ctr.errors import StoreError
 from ctr.ps import Filters, Outcome, PackedPush, RedisSessions, RedisStore, Slots, Token, parse_redis_url
 from ctr.ps.client import PUSH, SMALL
+from tests.ps.redis.stores import fold_all
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -86,7 +87,7 @@ class Attempt:
 
 def counts(store: RedisStore) -> NDArray[np.int64]:
     """int64[chunks, slots]: how often each chunk counts in each slot; none counts where it has no slot."""
-    store.folds.fold_all()
+    fold_all(store)
     packed = store.pull_packed(np.arange(1 << BITS, dtype=np.uint32)).packed
     units = packed >> 32
     found = np.array([(units >> (2 * chunk)) & 3 for chunk in range(CHUNKS)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from ctr.errors import StoreError
 from ctr.ps import Logged, PackedPush, Token, layout
 from ctr.ps.client.kept_pushes import OwnLog
 from ctr.ps.client.presence import Presence
+from ctr.ps.redis.fold import fold
 from ctr.ps.redis.store import RedisStore
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import CutLine, cut_line
-from tests.ps.redis.stores import opened
+from tests.ps.redis.stores import fold_all, opened
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -106,7 +108,7 @@ def test_it_gets_through_though_others_push_before_every_step(
         pusher.push()
     pusher.parts = 300  # or its own pushes would make the log long enough to fold it
     pushing = True
-    assert folder.folds.fold([0]) == []
+    assert fold(folder.pushes.model, [0]) == []
     pushing = False
     assert steps == STEPS + 8, "a piece that somebody pushed to is tried twice"
     pusher.require()
@@ -130,9 +132,9 @@ def test_who_dies_leaves_the_rest_to_others(pusher: Pusher, open_through: OpenTh
     folding = True
     if done < STEPS:
         with pytest.raises(StoreError, match="could not be reached"):
-            dying.folds.fold_all()
+            fold_all(dying)
     else:
-        dying.folds.fold_all()
+        fold_all(dying)
     assert min(done + 1, STEPS) == seen
     presence = Presence(pusher.store)
     presence.update()
@@ -161,10 +163,10 @@ def test_a_closed_log_that_was_deleted_is_missed(
     line, dying = open_through(on_data=cut)
     folding = True
     with pytest.raises(StoreError, match="could not be reached"):
-        dying.folds.fold_all()
+        fold_all(dying)
     with redis.Redis.from_url(redis_url) as client:
         assert client.delete(pusher.store.keys.folding(0)) == 1
-    for request in (pusher.require, pusher.store.folds.fold_all):
+    for request in (pusher.require, partial(fold_all, pusher.store)):
         with pytest.raises(StoreError, match="a node has lost a part of"):
             request()
 
@@ -174,7 +176,7 @@ def test_several_fold_at_once(pusher: Pusher, redis_url: str) -> None:
     for _ in range(4):
         for _ in range(8):
             pusher.push()
-        at_once(*[store.folds.fold_all for store in stores], pusher.push)
+        at_once(*[partial(fold_all, store) for store in stores], pusher.push)
         pusher.require()
     for store in stores:
         store.close()
@@ -189,14 +191,14 @@ def test_a_fold_that_others_are_at_is_put_off(pusher: Pusher, open_through: Open
         if others and b"EXEC" in data and b"BITFIELD" not in data:
             steps += 1
             if steps == 3:
-                pusher.store.folds.fold_all()
+                fold_all(pusher.store)
 
     for _ in range(8):
         pusher.push()
     _, folder = open_through(on_data=fold_first)
     others = True
-    assert folder.folds.fold([0]) == [0]
-    assert folder.folds.fold([0]) == []
+    assert fold(folder.pushes.model, [0]) == [0]
+    assert fold(folder.pushes.model, [0]) == []
     pusher.require()
 
 

@@ -12,7 +12,7 @@ from ctr.errors import StoreError
 from ctr.ps import Logged, PackedPush, Token
 from ctr.ps.client.presence import Presence
 from ctr.ps.redis.store import RedisStore
-from tests.ps.redis.stores import opened
+from tests.ps.redis.stores import fold_all, opened
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -43,7 +43,7 @@ REQUESTS: dict[str, list[Request]] = {
         log,
         lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.folds.fold_all(),
+        fold_all,
     ],
     "last_slots": [
         lambda store: store.pull(IN_TAIL),
@@ -56,15 +56,15 @@ REQUESTS: dict[str, list[Request]] = {
         listen,
         lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.folds.fold_all(),
+        fold_all,
     ],
-    "present": [listen, lambda store: store.folds.fold_all()],
+    "present": [listen, fold_all],
     "fold_steps": [
         lambda store: store.pull(IN_BODY),
         listen,
         lambda store: store.dumps.take(0),
         lambda store: list(store.scan()),
-        lambda store: store.folds.fold_all(),
+        fold_all,
     ],
 }
 
@@ -89,12 +89,12 @@ def test_a_key_that_was_deleted_is_missed(redis_url: str, name: str) -> None:
 def test_nothing_is_missed_of_a_partition_that_nobody_pushed_to(redis_url: str) -> None:
     store = opened(redis_url, bits=14)
     listen(store)
-    store.folds.fold_all()
+    fold_all(store)
     assert not store.pull(IN_BODY).any()
     assert not store.dumps.take(0).state
     log(store)
     listen(store)
-    store.folds.fold_all()
+    fold_all(store)
     assert store.pull_packed(IN_BODY).packed.tolist() == [1]
     store.drop()
 

@@ -12,7 +12,7 @@ from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.store import RedisStore
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import scanned
-from tests.ps.redis.stores import opened
+from tests.ps.redis.stores import fold_all, opened
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -108,12 +108,12 @@ class TestPacked:
         assert np.unique(folds).tolist() == [-1, 0]
         assert store.pull_packed(slots).packed.tolist() == [10, 20, 0, 0]
         dumped = scanned(store)
-        store.folds.fold_all()
+        fold_all(store)
         pulled = store.pull_packed(slots)
         assert pulled.packed.tolist() == [11, 22, 3, 4]
         assert pulled.folds[[0, 14]].tolist() == [1, 1]
         assert scanned(store) == dumped
-        store.folds.fold_all()  # there is nothing to fold
+        fold_all(store)  # there is nothing to fold
         assert store.pull_packed(slots).packed.tolist() == [11, 22, 3, 4]
         assert store.pull_packed(slots).folds[[0, 14]].tolist() == [1, 1]
 
@@ -138,6 +138,6 @@ class TestPacked:
         present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48
-        store.folds.fold_all()
+        fold_all(store)
         assert np.array_equal(store.pull_packed(everything).packed, sums)
         store.drop()

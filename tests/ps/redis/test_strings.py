@@ -18,6 +18,7 @@ from ctr.ps.redis.store import RedisStore
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import at_once, scanned
+from tests.ps.redis.stores import fold_all
 from tests.ps.redis_servers import flush, needs_redis
 
 pytestmark = needs_redis
@@ -103,7 +104,7 @@ def test_pushes_logs_and_folds_add_up(store: RedisStore, url: str) -> None:
     assert copy.applied("job", 0).tolist() == [3] * 16
     copy.drop()
 
-    store.folds.fold_all()
+    fold_all(store)
     store.push_packed(PackedPush(*nobody, Token("job", 0, 9), logged=Logged(EVERYTHING[:1], np.array([5]))))
     assert scanned(store) == both | {0: scanned(store)[0]}
     pulled = store.pull_packed(EVERYTHING)
@@ -123,7 +124,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Break
             slots, np.ones(slots.size, np.int64), Token("job", 7, 0), logged=Logged(slots, slots * 0 + 1)
         )
     )
-    other.folds.fold_all()
+    fold_all(other)
     keys = {key for p in range(16) for key in partition_keys(other.keys, p, 4)}
 
     def there() -> set[bytes]:

@@ -45,6 +45,7 @@ def test_round_trip(url: str) -> None:
     again = parse_redis_url(parsed.public)
     assert (again.hosts, again.db, again.model) == (parsed.hosts, parsed.db, parsed.model)
     assert again.files == parsed.files
+    assert hash(again)
     assert len(parsed.files) == sum(f"{name}=" in url for name in ("ca", "cert", "key"))
     assert SECRET not in parsed.public + repr(parsed)
 
