@@ -33,8 +33,8 @@ from ctr.ps import (
     Token,
     parse_redis_url,
 )
+from ctr.ps.client.change_feed import ChangeFeed
 from ctr.ps.partitions import Bools, Slots
-from ctr.ps.redis import FeedPosition
 from ctr.ps.redis.fold import fold
 from ctr.ps.servers import EmbeddedRedis
 
@@ -165,9 +165,9 @@ def store_player(url: RedisUrl, recorded: Recorded) -> Iterator[Player]:
     with closing(RedisStore(url, bits=BITS, width=2, join=True)) as store:
 
         def ask(worker: str, number: int, chunk: int) -> None:
-            position = FeedPosition(store.layout)
-            while not position.current.all():
-                store.feed.read(position)
+            feed = ChangeFeed(store.pulls.model)
+            while not feed.current.all():
+                feed.read()
             store.pull_packed(asked, "load", [number])
             token = Token("load", number, chunk)
             folds = np.full(store.layout.pieces.count, -1, np.int64)

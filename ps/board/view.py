@@ -155,11 +155,6 @@ class BoardView:
         """True while the coordinator's lease lasts."""
         return self.coordinator_lease_left_s > 0
 
-    @property
-    def least_clock(self) -> int | None:
-        """Of the workers with data shards in work; None if there are none."""
-        return min((worker.clock for worker in self.workers if worker.clock is not None), default=None)
-
 
 TIME: Command = ("TIME",)
 

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.bitmap_kernels import mark, unmarked
+from ctr.ps.client.change_feed import ChangeFeed, Changes
 from ctr.ps.partitions import Bools, Int64, Slots, as_slots
-from ctr.ps.redis import Changes, FeedPosition, RedisStore
+from ctr.ps.redis import RedisStore
 
 _MOST_BITS = 30  # 128 MiB of memory: beyond, neighbouring slots share a bit
 
@@ -28,7 +29,7 @@ class Presence:
         self._store = store
         self._marks = Marks(store.bits)
         self._strings = store.layout.strings
-        self._position = FeedPosition(store.layout)
+        self._feed = ChangeFeed(store.pulls.model)
         self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
@@ -37,15 +38,15 @@ class Presence:
     def update(self) -> Int64:
         """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
         while not self._all_present.all():
-            self._note(self._store.feed.read(self._position))
+            self._note(self._feed.read())
             if self._troubles == self._store.troubles:
                 break
             # After a failover a log may be shorter, and may have grown again: it is read from the start.
             self._troubles = self._store.troubles
             before, self._lineages = self._lineages, self._store.pulls.lineages()
             pairs = enumerate(zip(before, self._lineages, strict=True))
-            self._position.forget(p for p, (then, now) in pairs if then != now)
-        return np.repeat(self._position.bitmaps, self._store.layout.per_string)
+            self._feed.forget(p for p, (then, now) in pairs if then != now)
+        return np.repeat(self._feed.bitmaps, self._store.layout.per_string)
 
     def _note(self, changes: Changes) -> None:
         size = self._strings.size
@@ -59,7 +60,7 @@ class Presence:
 
     def absent(self, slots: Slots) -> Bools:
         """bool[u]: the slots that have no state, as far as that is known for certain."""
-        return self._unmarked(slots, self._position.current & ~self._all_present)
+        return self._unmarked(slots, self._feed.current & ~self._all_present)
 
     def add(self, slots: Slots) -> Bools:
         """Count sorted slots as present; bool[u]: those that were not, to be logged with their push."""

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ctr.errors import StoreError
 from ctr.ps.layout import OPTIMISTIC, SLOT_BYTES, body_slots, fold_counts
 from ctr.ps.packed_kernels import add_scattered
-from ctr.ps.partitions import Int64
 from ctr.ps.redis.creation import partition_keys, watermark_keys
 from ctr.ps.redis.model import RedisModel
 from ctr.ps.redis.packed_push import read_entries
@@ -163,21 +162,3 @@ class Dumps:
             present = np.packbits(used, bitorder="little").tobytes()
             restoring.add(command(b"SET", keys.present(*place), present))
         restoring.overwrite(keys.state(*place), np.frombuffer(state[:body], np.uint8))
-
-    def sizes(self) -> Int64:
-        """int64[partitions]: bytes of each partition's states and logs; checks that no node has lost its."""
-        model, keys, k = self._reads, self._reads.keys, self._reads.layout.per_partition
-        sizes = np.zeros(model.layout.partitions.count, np.int64)
-
-        def ask(p: int) -> bytes:
-            names = [name(p, i) for name in (keys.state, keys.last_slots, keys.log) for i in range(k)]
-            return model.ask_facts(p) + b"".join(command(b"STRLEN", key) for key in names)
-
-        def read(p: int, replies: ReplyReader) -> None:
-            facts, *lengths = replies.all_of(*[replies.reply] * (1 + 3 * k))
-            present = sum(size > 0 for size in lengths[:k])
-            model.check_state(model.facts(facts).had_state, k, present)
-            sizes[p] = sum(lengths)
-
-        model.fan_out.ask_each(range(sizes.size), ask, read)
-        return sizes

@@ -92,11 +92,11 @@ class Pulls:
     """From the partitions of one model."""
 
     def __init__(self, model: RedisModel) -> None:
-        self._model = model
+        self.model = model
 
     def pull(self, slots: Slots, job: str, shards: Sequence[int]) -> PulledState:
         """See `RedisStore.pull_packed`; `slots` are sound."""
-        layout, keys, fan_out = self._model.layout, self._model.keys, self._model.fan_out
+        layout, keys, fan_out = self.model.layout, self.model.keys, self.model.fan_out
         strings, k, pieces = layout.strings, layout.per_partition, layout.per_string
         packed = np.zeros(slots.size, np.int64)
         applied = {shard: np.full(layout.partitions.count, -2, np.int64) for shard in shards}
@@ -133,7 +133,7 @@ class Pulls:
 
     def _encode(self, pull: _PartitionPull, job: str, shards: Sequence[int]) -> bytes:
         """A transaction, so that everything is of one moment."""
-        p, model = pull.partition, self._model
+        p, model = pull.partition, self.model
         known = command(b"MULTI") + model.ask_facts(p) + model.ask_steps(p)
         there = command(b"EXISTS", *(each.key for each in pull.reads))
         marks = (
@@ -150,9 +150,9 @@ class Pulls:
         """
         if read_queued(replies, 3 + shards + len(pull.reads)) is None:
             return None
-        facts = self._model.facts(replies.reply())
-        steps = self._model.steps(facts, replies.reply())
-        self._model.check_state(facts.had_state, len(pull.reads), replies.integer())
+        facts = self.model.facts(replies.reply())
+        steps = self.model.steps(facts, replies.reply())
+        self.model.check_state(facts.had_state, len(pull.reads), replies.integer())
         numbers = [Watermark.from_bytes(replies.text()).number for _ in range(shards)]
         first = 0
         for each in pull.reads:
@@ -162,7 +162,7 @@ class Pulls:
 
     def applied(self, job: str, shard: int) -> Int64:
         """See `Store.applied`."""
-        applied = np.full(self._model.layout.partitions.count, -1, np.int64)
+        applied = np.full(self.model.layout.partitions.count, -1, np.int64)
 
         def note(p: int, numbers: list[int]) -> None:
             applied[p] = numbers[0]
@@ -195,21 +195,21 @@ class Pulls:
         lineages = [b""] * self._layout.partitions.count
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            require_kept(self._model.fan_out.url, link)
+            require_kept(self.model.fan_out.url, link)
             lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
             for p in partitions:
                 lineages[p] = lineage
             return []
 
-        self._model.fan_out.everywhere(list(range(len(lineages))), on_node)
+        self.model.fan_out.everywhere(list(range(len(lineages))), on_node)
         return lineages
 
     def _read_watermarks(
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
         """Tell `note` of each partition the last pushes applied of these data shards."""
-        keys = self._model.keys
+        keys = self.model.keys
         order = sorted(range(len(shards)), key=lambda i: shards[i] % WATERMARK_HASHES)
         by_hash = groupby((shards[i] for i in order), lambda shard: shard % WATERMARK_HASHES)
         hashes = [
@@ -224,11 +224,11 @@ class Pulls:
 
         def read(p: int, replies: ReplyReader) -> None:
             owner, *values = replies.all_of(*[replies.reply] * (1 + len(hashes)))
-            self._model.check(owner)
+            self.model.check(owner)
             marks = dict(zip(order, chain.from_iterable(values), strict=True))
             note(p, [Watermark.from_bytes(marks[i] or b"").number for i in range(len(shards))])
 
-        self._model.fan_out.ask_each(range(self._model.layout.partitions.count), ask, read)
+        self.model.fan_out.ask_each(range(self.model.layout.partitions.count), ask, read)
 
 
 def _sent_ahead(

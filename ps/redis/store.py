@@ -12,7 +12,6 @@ from ctr.errors import StoreError
 from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
 from ctr.ps.layout import Layout, density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
-from ctr.ps.redis.change_feed import ChangeFeed
 from ctr.ps.redis.creation import drop_model, dropping, open_model
 from ctr.ps.redis.dumps import Dumps
 from ctr.ps.redis.model import RedisModel
@@ -109,8 +108,7 @@ class RedisStore:
         reads, writes = (
             RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
         )
-        self.feed, self.pulls = ChangeFeed(reads), Pulls(reads)
-        self.pushes = Pushes(writes, self._saturations)
+        self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._saturations)
         # A worker takes over one data shard while it still pushes another.
         self._attempts = Pushes(reads, self._saturations, links=_ATTEMPT_LINKS)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
@@ -204,7 +202,7 @@ class RedisStore:
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
-        for p in np.flatnonzero(self.dumps.sizes()).tolist():
+        for p in range(self.partitions.count):
             packed = np.frombuffer(self.dumps.take(p).state, ">i8")
             used = np.flatnonzero(packed.view(np.int64))  # many times faster in this byte order
             if used.size:

@@ -166,10 +166,6 @@ class Member:
         """Whether it is not, or not yet, a sound part of the cluster."""
         return bool(self.flags & {"fail", "fail?", "handshake", "noaddr"})
 
-    def holds(self, hash_slot: int) -> bool:
-        """Whether this hash slot is its own."""
-        return any(first <= hash_slot <= last for first, last in self.hash_slots)
-
 
 def parse_members(nodes: str, asked: Address) -> list[Member]:
     """What the node `asked` answers to CLUSTER NODES."""

@@ -15,7 +15,7 @@ from ctr.ps import RedisStore, parse_redis_url
 from tests.drill.frozen_replica import take_snapshot
 from tests.drill.scene import PATIENCE_S, POLL_S, MissedError, Scene
 from tests.ps.breakable_redis import BreakableServer
-from tests.ps.cluster import Node, hash_slot_of, move_hash_slots
+from tests.ps.cluster import Node, has_hash_slot, hash_slot_of, move_hash_slots
 
 Fault = Callable[[Scene, random.Random], None]
 """Strikes once; returns when what it did to servers and processes is over, whatever became of the job."""
@@ -268,7 +268,7 @@ def _name(scene: Scene, pid: int) -> str:
 def _moved(scene: Scene, source: Node, target: Node, hash_slot: int) -> bool:
     """Try to move a hash slot; while a primary is down, the servers refuse."""
     members = target.primary.members()
-    if any("myself" in each.flags and each.holds(hash_slot) for each in members):
+    if any("myself" in each.flags and has_hash_slot(each, hash_slot) for each in members):
         return True
     alive = {each.address[1] for each in members if "master" in each.flags and not each.in_trouble}
     primaries = [each for each in scene.servers.servers if each.port in alive and each.alive]

@@ -56,7 +56,7 @@ class Cluster:
     def holds(self, server: BreakableServer, key: bytes) -> bool:
         """Whether a key is at this primary."""
         (mine,) = (node for node in _members(server) if "myself" in node.flags)
-        return mine.holds(int(key_slot(key)))
+        return has_hash_slot(mine, int(key_slot(key)))
 
     @contextmanager
     def frozen(self, servers: Sequence[BreakableServer]) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Cluster:
         nodes = []
         for member in members:
             partitions = tuple(
-                partition for partition, number in enumerate(self._hash_slot) if member.holds(number)
+                partition for partition, number in enumerate(self._hash_slot) if has_hash_slot(member, number)
             )
             if not partitions or member.address[1] not in by_port:
                 continue
@@ -147,6 +147,11 @@ class Cluster:
             )
             nodes.append(Node(by_port[member.address[1]], replicas, partitions))
         return sorted(nodes, key=lambda node: self._servers.servers.index(node.primary))
+
+
+def has_hash_slot(member: Member, number: int) -> bool:
+    """Whether this hash slot is its own."""
+    return any(first <= number <= last for first, last in member.hash_slots)
 
 
 def _members(server: BreakableServer) -> list[Member]:

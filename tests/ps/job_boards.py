@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Barrier, Thread
 from typing import Any
 
+from ctr.ps.board import BoardView
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.wire.url import parse_redis_url
 
@@ -27,6 +28,11 @@ def opened_boards() -> Iterator[Boards]:
             return opened.enter_context(closing(board))
 
         yield open_board
+
+
+def least_clock(view: BoardView) -> int | None:
+    """Of the workers with data shards in work; None if there are none."""
+    return min((worker.clock for worker in view.workers if worker.clock is not None), default=None)
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 30.0, pause_s: float = 0.02) -> Any:

@@ -62,6 +62,7 @@ from tests.ctr.distributed_jobs import (
     undisturbed,
     weights,
 )
+from tests.ps.job_boards import least_clock
 from tests.ps.redis_servers import needs_redis, timing_sensitive
 
 pytestmark = needs_redis
@@ -361,7 +362,7 @@ class TestJoining:
         stays = Helpers(redis_url, 1)
         all_here = running.once(lambda view: len(view.workers) == 4 and all(w.clock for w in view.workers))
         assert all_here is not None
-        assert running.once(lambda view: view.least_clock > all_here.clock)
+        assert running.once(lambda view: least_clock(view) > all_here.clock)
         interrupted.popen.send_signal(signal.SIGINT)
         terminated.popen.send_signal(signal.SIGTERM)
         for left in (interrupted, terminated):

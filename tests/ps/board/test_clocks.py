@@ -7,7 +7,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from tests.ps.job_boards import Boards
+from tests.ps.job_boards import Boards, least_clock
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -73,7 +73,7 @@ class TestClocks:
         assert other.queue.claim(other.leases.register("heir")).shard == 1
         assert other.queue.advance(dead, 1, 6, 0) is None
         view = other.look()
-        assert (view.clock, view.least_clock, len(view.workers)) == (0, 0, 2)
+        assert (view.clock, least_clock(view), len(view.workers)) == (0, 0, 2)
         assert [each.progress for each in view.unfinished.values()] == [0, 0]
 
     def test_a_late_joiner_begins_at_the_least_clock(self, board: JobBoard) -> None:
@@ -86,7 +86,7 @@ class TestClocks:
         joiner = board.leases.register("joiner")
         assert board.queue.gate(fast).least_clock == 40
         assert board.queue.claim(joiner).clock == 40
-        assert board.look().least_clock == 40
+        assert least_clock(board.look()) == 40
         board.queue.advance(joiner, 2, 1, 41)
         board.queue.advance(slow, 0, 45, 45)
         assert board.queue.gate(fast).least_clock == 41

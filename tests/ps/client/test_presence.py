@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ctr.ps import Logged, PackedPush, RedisStore, Slots, Token, parse_redis_url
+from ctr.ps.client import change_feed
+from ctr.ps.client.change_feed import ChangeFeed
 from ctr.ps.client.presence import Presence
 from ctr.ps.partitions import slot_dtype
-from ctr.ps.redis import FeedPosition, change_feed
 from tests.ps.breakable_redis import BreakableServer
 from tests.ps.redis.stores import fold_all
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
@@ -71,7 +72,7 @@ def test_slots_are_logged_once(redis_url: str) -> None:
     presence = Presence(store)
     push(store, presence, slots_of(1, 2), 0)
     push(store, presence, slots_of(1, 2, 3), 1)
-    changes = store.feed.read(FeedPosition(store.layout))
+    changes = ChangeFeed(store.pulls.model).read()
     assert [each.tolist() for each in changes.logged] == [[1, 2, 3]]
     store.drop()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctr.ps import Logged, PackedPush, Slots, Token
-from ctr.ps.redis import FeedPosition
+from ctr.ps.client.change_feed import ChangeFeed
 from ctr.ps.redis.store import RedisStore
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import scanned
@@ -76,7 +76,7 @@ class TestPacked:
         assert store.applied("job", 0).max() == 0
 
     def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
-        slots, position = np.array([3, 136, 900], np.uint32), FeedPosition(store.layout)
+        slots, feed = np.array([3, 136, 900], np.uint32), ChangeFeed(store.pulls.model)
         nothing = slots[:0], np.empty(0, np.int64)
 
         def log(slots: Slots, number: int) -> None:
@@ -87,7 +87,7 @@ class TestPacked:
             )
 
         def named() -> list[int]:
-            return sorted(slot for each in store.feed.read(position).logged for slot in each.tolist())
+            return sorted(slot for each in feed.read().logged for slot in each.tolist())
 
         for _ in range(2):  # a repeated push tells nothing again
             log(slots, 0)
@@ -132,9 +132,9 @@ class TestPacked:
             )
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
-        position = FeedPosition(store.layout)
-        changes = store.feed.read(position)
-        assert (position.entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
+        feed = ChangeFeed(store.pulls.model)
+        changes = feed.read()
+        assert (feed.entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
         present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48

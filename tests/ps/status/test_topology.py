@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ctr.ps.status.topology import cluster_topology
 from ctr.ps.wire import parse_members
+from tests.ps.cluster import has_hash_slot
 
 TOLD = """\
 aa 10.0.0.1:6379@16379,node-1 myself,master - 0 0 1 connected 0-5460 5462 [5461->-bb] [7-<-cc]
@@ -19,7 +20,7 @@ def test_members() -> None:
     assert (first.name, first.address, first.primary) == ("aa", ("10.0.0.1", 6379), "-")
     assert (first.flags, first.connected) == ({"myself", "master"}, True)
     assert first.hash_slots == ((0, 5460), (5462, 5462))  # what moves is still the giver's
-    assert [slot for slot in (0, 5460, 5461, 5462, 5463) if first.holds(slot)] == [0, 5460, 5462]
+    assert [slot for slot in (0, 5460, 5461, 5462, 5463) if has_hash_slot(first, slot)] == [0, 5460, 5462]
     assert second.hash_slots == ((5461, 5461), (5463, 16_383))
     assert (third.address, third.primary, third.connected) == (("127.0.0.1", 6381), "aa", False)
     assert [each.in_trouble for each in (first, second, third, fourth, fifth)] == [False] * 3 + [True] * 2

@@ -12,40 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps.layout import Layout, bitmap_count
+from ctr.ps.layout import bitmap_count
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools
-from ctr.ps.redis.model import Facts, RedisModel
-from ctr.ps.redis.packed_push import Entries, read_entries
+from ctr.ps.redis import Entries, Facts, RedisModel, read_entries
 from ctr.ps.wire import ReplyReader, command
 
 _AT_A_TIME = 4 << 20
 """Bytes that are asked for at a time: until they are read, a server holds as many for each worker."""
 _REQUESTS_ANEW = 8
 """How many times that much is read anew in one reading."""
-
-
-class FeedPosition:
-    """How far a worker has read the logs of a store's strings: int64[strings]."""
-
-    def __init__(self, layout: Layout) -> None:
-        count = layout.strings.count
-        self.closed = np.full(count, -1, np.int64)
-        """How many logs had been closed; -1: nothing has been read."""
-        self.entries = np.zeros(count, np.int64)
-        """Of the log that was open."""
-        self.bitmaps = np.full(count, -1, np.int64)
-        """How many logs were in the bitmap."""
-        self.current = np.zeros(count, np.bool_)
-        """bool[strings]: whether everything was read that was there at the last reading."""
-        self._per_partition = layout.per_partition
-
-    def forget(self, partitions: Iterable[int]) -> None:
-        """Read these partitions anew."""
-        for p in partitions:
-            strings = slice(p * self._per_partition, (p + 1) * self._per_partition)
-            self.closed[strings] = self.bitmaps[strings] = -1
-            self.current[strings] = False
 
 
 @dataclass(slots=True)
@@ -76,7 +52,7 @@ _Note = Callable[[int, _Look, _Look, list[Any]], object]
 
 
 class ChangeFeed:
-    """Of the partitions of one model.
+    """How far one worker has read the logs of a model's strings.
 
     While its log is open, a string's entries are read on from where one was. When it has been closed, the
     string is read anew: the log that is open now, the one that is being folded, and the bitmap. An entry
@@ -85,16 +61,32 @@ class ChangeFeed:
     """
 
     def __init__(self, model: RedisModel) -> None:
+        count = model.layout.strings.count
+        self.bitmaps = np.full(count, -1, np.int64)
+        """int64[strings]: how many logs were in the bitmap."""
+        self.current = np.zeros(count, np.bool_)
+        """bool[strings]: whether everything was read that was there at the last reading."""
         self._model = model
         self._layout = model.layout
+        self._closed = np.full(count, -1, np.int64)
+        """int64[strings]: how many logs had been closed; -1: nothing has been read."""
+        self._entries = np.zeros(count, np.int64)
+        """int64[strings]: of the log that was open."""
 
-    def read(self, position: FeedPosition) -> Changes:
-        """Which slots have been pushed since this position, which moves on; raises as `Store.pull` does.
+    def forget(self, partitions: Iterable[int]) -> None:
+        """Read these partitions anew."""
+        for p in partitions:
+            strings = list(self._layout.strings_of(p))
+            self._closed[strings] = self.bitmaps[strings] = -1
+            self.current[strings] = False
 
-        Where much is new, not all is read at once: see `FeedPosition.current`.
+    def read(self) -> Changes:
+        """Which slots have been pushed since the last reading; raises as `Store.pull` does.
+
+        Where much is new, not all is read at once: see `current`.
         """
         changes = Changes([], {}, np.zeros(self._layout.strings.count, np.bool_))
-        left = list(self._read_on(position, changes).items())
+        left = list(self._read_on(changes).items())
         random.shuffle(left)  # or all workers would ask one node, and then all the next
         for _ in range(_REQUESTS_ANEW):
             total, some = 0, set[int]()
@@ -103,22 +95,22 @@ class ChangeFeed:
                 some.add(string)
                 total += size
             if some:
-                self._read_anew(some, position, changes)
+                self._read_anew(some, changes)
         return changes
 
-    def _read_on(self, position: FeedPosition, changes: Changes) -> dict[int, int]:
+    def _read_on(self, changes: Changes) -> dict[int, int]:
         """Read on where logs are still open; of the others, by string, the bytes to be read anew."""
         strings = self._layout.strings.count
         most = max(_AT_A_TIME // (strings * ENTRY_BYTES), 1)
         todo, sizes = set(range(strings)), dict[int, int]()
-        anew = set(np.flatnonzero(position.closed < 0).tolist())
-        position.current[:] = False
+        anew = set(np.flatnonzero(self._closed < 0).tolist())
+        self.current[:] = False
 
         def asked(s: int) -> list[_Asked]:
             place = divmod(s, self._layout.per_partition)
             if s in anew:
                 return [(command(b"STRLEN", key), ReplyReader.integer) for key in self._keys_of(place)]
-            first, last = position.entries[s], position.entries[s] + most
+            first, last = self._entries[s], self._entries[s] + most
             ends = b"%d" % (first * ENTRY_BYTES), b"%d" % (last * ENTRY_BYTES - 1)
             return [(command(b"GETRANGE", self._model.keys.log(*place), *ends), read_entries)]
 
@@ -130,21 +122,21 @@ class ChangeFeed:
                 todo.discard(s)
                 return
             now = {before.facts.folds[i], after.facts.folds[i]}
-            if now != {position.closed[s]} or after.bitmaps[i] != position.bitmaps[s]:
+            if now != {self._closed[s]} or after.bitmaps[i] != self.bitmaps[s]:
                 anew.add(s)
                 return
             (entries,) = answers
             count = self._note_slots(s, entries, changes)
-            position.entries[s] += count
+            self._entries[s] += count
             if count < most:
-                position.current[s] = True
+                self.current[s] = True
                 todo.discard(s)
 
         while todo:
             self._ask_each(todo, asked, note)
         return sizes
 
-    def _read_anew(self, strings: set[int], position: FeedPosition, changes: Changes) -> None:
+    def _read_anew(self, strings: set[int], changes: Changes) -> None:
         def asked(s: int) -> list[_Asked]:
             log, folding, present = self._keys_of(divmod(s, self._layout.per_partition))
             return [
@@ -162,9 +154,9 @@ class ChangeFeed:
             changes.all_present[s] = after.facts.all_present
             changes.present[s] = np.frombuffer(present or b"", np.uint8)
             self._note_slots(s, folding, changes)
-            position.entries[s] = self._note_slots(s, log, changes)
-            position.closed[s], position.bitmaps[s] = before.facts.folds[i], before.bitmaps[i]
-            position.current[s] = True
+            self._entries[s] = self._note_slots(s, log, changes)
+            self._closed[s], self.bitmaps[s] = before.facts.folds[i], before.bitmaps[i]
+            self.current[s] = True
 
         self._ask_each(strings, asked, note)
 
