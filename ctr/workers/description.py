@@ -179,7 +179,6 @@ class JobDescription(BaseModel):
             z_bits=self.z_bits,
             n_bits=self.n_bits,
             join=True,
-            create=False,
         )
 
     def open_source(

@@ -40,7 +40,6 @@ LAYOUT_VERSION = "8"
 _CREATING, _READY = b"creating", b"ready"
 """Fields of the meta hash: how far the model is; neither while it is dropped."""
 _AT_A_TIME = 1_000  # partitions in one round trip
-_CREATION_S = 30.0
 _PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
 """How long to wait for a replica that may be about to take over from its primary."""
 _CLEAN_UP_S = 2.0
@@ -58,21 +57,19 @@ def open_model(
     facts: Mapping[str, str],
     *,
     join: bool,
-    create: bool,
     restoring: bool,
     patience_s: float,
 ) -> bytes:
     """Create the model, or with `join` check that it has the same `facts`; return its incarnation.
 
-    Of several processes that join at once, one creates and the others wait. Every partition gets the
-    incarnation, so that a node which lost its data is noticed; with `restoring`, only when the partition is
-    restored. Remains of an earlier model of this name are removed first. Raises StoreError if layout or facts
-    differ, naming both, and if one of the model's keys holds something else.
+    Every partition gets the incarnation, so that a node which lost its data is noticed; with `restoring`,
+    only when the partition is restored. Remains of an earlier model of this name are removed first. Raises
+    StoreError if layout or facts differ, naming both, and if one of the model's keys holds something else.
     """
     wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
     connection = Connection(nodes, patience_s=patience_s, purpose="the model")
     require_no_eviction(nodes.url, eviction_policies(connection))
-    if not create:
+    if join:
         return _join(connection, keys, wanted)
     if not nodes.url.cluster:
         _require_primary(connection)
@@ -81,12 +78,10 @@ def open_model(
         # Another process has not finished dropping it, or never will.
         drop_model(connection, keys, meta[INCARNATION])
         meta, own = _begin(connection, keys, wanted)
-    if own is not None:
-        _create(connection, keys, layout, own, restoring=restoring)
-        return own
-    if not join:
+    if own is None:
         raise ModelExistsError(_refusal(keys, meta))
-    return _join(connection, keys, wanted)
+    _create(connection, keys, layout, own, restoring=restoring)
+    return own
 
 
 def _require_primary(connection: Connection) -> None:
@@ -187,14 +182,12 @@ def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> li
 
 
 def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> bytes:
-    """Wait until the model is ready, and compare its description; returns its incarnation."""
-    deadline = monotonic() + _CREATION_S
-    while _READY not in (meta := pairs(connection.ask(("HGETALL", keys.meta))[0])):
-        if not meta:
-            raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
-        if monotonic() > deadline or _CREATING not in meta:
-            raise StoreError(_refusal(keys, meta))
-        sleep(0.05)
+    """Compare the description of a model that is ready; returns its incarnation."""
+    meta = pairs(connection.ask(("HGETALL", keys.meta))[0])
+    if not meta:
+        raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
+    if _READY not in meta:
+        raise StoreError(_refusal(keys, meta))
     require_layout(keys, meta)
     facts = {name.decode(): value.decode() for name, value in meta.items()}
     for name, value in wanted.items():

@@ -56,23 +56,22 @@ class RedisStore:
         z_bits: int = FINEST_Z_BITS,
         n_bits: int = COARSEST_N_BITS,
         join: bool = False,
-        create: bool = True,
         restoring: bool = False,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        """Create the model `url.model` (default: `default`); with `join`, open it if it is there.
+        """Create the model `url.model` (default: `default`); with `join`, open the one that is there.
 
-        Without `create`, it must be there. With `restoring`, a new model can be used when each of its
-        partitions has been given to `dumps.restore`: a replica that takes over without that is then known by
-        it.
+        `facts` must then be those it was created with. With `restoring`, a new model can be used when each of
+        its partitions has been given to `dumps.restore`: a replica that takes over without that is then known
+        by it.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
         until nothing has helped for `patience_s`.
 
-        `facts` must then be those it was created with. Raises StoreError when the server cannot be reached,
-        refuses, or holds a model of that name already.
+        Raises StoreError when the server cannot be reached, refuses, or holds a model of that name already;
+        with `join`, when it holds none, or another.
         """
         if width != _WIDTH:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
@@ -95,7 +94,6 @@ class RedisStore:
                 self.layout,
                 {"bits": str(bits), "z_bits": str(z_bits), "n_bits": str(n_bits), **(facts or {})},
                 join=join,
-                create=create,
                 restoring=restoring,
                 patience_s=patience_s,
             )

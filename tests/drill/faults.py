@@ -180,7 +180,7 @@ def read(scene: Scene, chosen: random.Random) -> None:
     end, count = monotonic() + 8.0, 0
     while monotonic() < end and not scene.over.is_set():
         with suppress(CtrError):  # such as: a server cannot be reached at the moment
-            store = RedisStore(url, bits=job.feature_spec().bits, width=2, join=True, create=False)
+            store = RedisStore(url, bits=job.feature_spec().bits, width=2, join=True)
             try:
                 read_out(store)
                 count += 1

@@ -102,7 +102,8 @@ class _Trial:
         """Whether a push of each client is on its way."""
         url = parse_redis_url(servers.url)
         self._stores = [
-            RedisStore(url, bits=_BITS, width=2, join=True, timeout_s=timeout_s) for timeout_s in _TIMEOUTS_S
+            RedisStore(url, bits=_BITS, width=2, join=number > 0, timeout_s=timeout_s)
+            for number, timeout_s in enumerate(_TIMEOUTS_S)
         ]
 
     def run(self, count: int, freeze_s: float, stop: Event) -> None:

@@ -188,9 +188,7 @@ class Scene:
         with (
             closing(JobBoard(parse_redis_url(self.url))) as board,
             closing(
-                RedisStore(
-                    parse_redis_url(self.url), bits=self.partitions.bits, width=2, join=True, create=False
-                )
+                RedisStore(parse_redis_url(self.url), bits=self.partitions.bits, width=2, join=True)
             ) as store,
         ):
             if (job := board.job()) is None:

@@ -276,5 +276,5 @@ class Trial:
     def _sums(self, url: str) -> StoreSums:
         """What is in the store of a run that stopped."""
         bits = self._job.feature_spec().bits
-        with closing(RedisStore(parse_redis_url(url), bits=bits, width=2, join=True, create=False)) as store:
+        with closing(RedisStore(parse_redis_url(url), bits=bits, width=2, join=True)) as store:
             return sums_in(store)

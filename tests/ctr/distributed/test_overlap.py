@@ -118,7 +118,7 @@ def test_a_pause_while_two_data_shards_are_held(start_job: StartJob, job_data: P
         found = board.job()
         assert found is not None
         facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "z_bits": job.z_bits}
-        with closing(RedisStore(parse_redis_url(redis_url), join=True, create=False, **facts)) as store:
+        with closing(RedisStore(parse_redis_url(redis_url), join=True, **facts)) as store:
             for pause in count(-1, -1):
                 after = board.look().finished + 3
                 if after + 10 > job.plan().shards:  # or it may be over before it hears of the pause

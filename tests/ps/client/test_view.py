@@ -26,7 +26,7 @@ from ctr.ps.client.change_feed import ChangeFeed
 from ctr.ps.partitions import Float32
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
-from tests.ps.redis.stores import fold_all
+from tests.ps.redis.stores import fold_all, opened_by
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
@@ -247,7 +247,7 @@ def test_two_workers_add_up_in_a_cluster(cluster_url: str) -> None:
 
 def require_sums_of_two(url: str, filters: Filters) -> None:
     bits, model = 14, f"two-{next(_names)}"
-    stores = [opened(url, bits, model, join=True) for _ in range(2)]
+    stores = opened_by(2, url, bits, model)
     expected = ExpectedSums(bits)
 
     def work(number: int) -> None:
@@ -267,7 +267,7 @@ def require_sums_of_two(url: str, filters: Filters) -> None:
 @pytest.mark.parametrize("filters", [Filters(), Filters(cache=True, presence=True)], ids=["none", "both"])
 def test_two_workers_at_one_shard_equal_one(redis_url: str, filters: Filters) -> None:
     bits, model = 14, f"same-{next(_names)}"
-    stores = [opened(redis_url, bits, model, join=True) for _ in range(2)]
+    stores = opened_by(2, redis_url, bits, model)
     alone = opened(redis_url, bits)
     chunks = chunks_of(bits, [100, 300, 100, 50, 300, 100, 100, 50], 3)
 

@@ -19,6 +19,11 @@ def opened(url: str, bits: int = 12, model: str | None = None, **options: object
     return RedisStore(parse_redis_url(f"{url}?model={name}"), bits=bits, width=2, **options)
 
 
+def opened_by(count: int, url: str, bits: int, model: str) -> list[RedisStore]:
+    """The store of a new model, as this many processes open it."""
+    return [opened(url, bits, model, join=number > 0) for number in range(count)]
+
+
 def fold_all(store: RedisStore) -> None:
     """Add all logs to the state, for whoever pulls."""
     todo = list(range(store.layout.strings.count))

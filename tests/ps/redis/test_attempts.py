@@ -32,7 +32,7 @@ def stores(redis_url: str) -> Iterator[Callable[[], RedisStore]]:
     url, opened = f"{redis_url}?model=attempts-{next(_names)}", []
 
     def start() -> RedisStore:
-        opened.append(RedisStore(parse_redis_url(url), bits=BITS, width=2, join=True))
+        opened.append(RedisStore(parse_redis_url(url), bits=BITS, width=2, join=bool(opened)))
         return opened[-1]
 
     yield start
@@ -170,7 +170,7 @@ def test_a_machine_whose_clock_is_behind_may_take_over(
 def test_a_takeover_that_others_always_supersede_ends(redis_url: str) -> None:
     url = parse_redis_url(f"{redis_url}?model=attempts-{next(_names)}")
     # So many partitions that the others always get to the last one before this attempt does.
-    mine = RedisStore(url, bits=31, width=2, join=True, patience_s=0.3)
+    mine = RedisStore(url, bits=31, width=2, patience_s=0.3)
     others = RedisStore(url, bits=31, width=2, join=True)
     over = Event()
 

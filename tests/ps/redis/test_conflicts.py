@@ -14,7 +14,7 @@ from ctr.ps.wire.keys import Keys
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import at_once
 from tests.ps.cut_lines import cut_line
-from tests.ps.redis.stores import opened
+from tests.ps.redis.stores import opened, opened_by
 from tests.ps.redis_servers import needs_redis
 
 pytestmark = needs_redis
@@ -24,7 +24,7 @@ pytestmark = needs_redis
 def test_writers_of_one_partition_at_once(server: BreakableRedis, step: int) -> None:
     """Each rewrites the range that the others rewrite too; at first the string has to grow under them."""
     bits, writers, chunks = 16, 4, 12
-    stores = [opened(server.url, bits, f"writers-{step}", join=True) for _ in range(writers)]
+    stores = opened_by(writers, server.url, bits, f"writers-{step}")
     size = stores[0].partitions.size
     stores[0].push_packed(PackedPush(np.array([5], np.uint32), np.array([1000]), Token("job", 9, 0)))
     slots = np.arange(0, size, step, dtype=np.uint32)

@@ -87,7 +87,7 @@ def test_a_drop_that_is_cut_anywhere(redis_url: str) -> None:
         elif found is not None:
             assert (found.incarnation, found.partitions) == (run, 16)
             with pytest.raises(StoreError, match=r"is being dropped.*`ctr ps drop`"):
-                opened(redis_url, join=True, create=False)
+                opened(redis_url, join=True)
             if most % 2:
                 drop_incarnation(named(redis_url), run)  # finishes it; otherwise the next creation does
                 assert model(redis_url) is None

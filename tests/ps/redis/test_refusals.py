@@ -87,7 +87,7 @@ class TestRefusals:
         fields = {"run": "0123", "ready": "1", "layout": "3", "bits": "12", "partitions": "64"}
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{older:meta}", mapping=fields)
-            for options in ({"join": True}, {"join": False}, {"join": True, "create": False}):
+            for options in ({"join": True}, {"join": False}):
                 with pytest.raises(StoreError, match="layout 3, this one has layout 8"):
                     opened(server.url, model="older", **options)
             status = StoreObserver(parse_redis_url(f"{server.url}?model=older")).look()

@@ -144,7 +144,7 @@ def test_pushes_for_other_data_shards_do_not_meet(shared_redis: BreakableRedis) 
     """Every push to a partition looks at it once: nobody else's makes it look again."""
     flush(shared_redis)
     pushers, chunks = 4, 6
-    stores = [opened(shared_redis.url, "meet", join=True) for _ in range(pushers)]
+    stores = [opened(shared_redis.url, "meet", join=number > 0) for number in range(pushers)]
     slots = np.arange(0, 1 << BITS, 200, dtype=np.uint32)
     # The first push makes the strings, which everybody else's must notice.
     stores[0].push_packed(PackedPush(slots, np.ones(slots.size, np.int64), Token("job", 99, 0)))

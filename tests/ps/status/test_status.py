@@ -171,7 +171,7 @@ class TestOneServer:
             found = look(own.url)
             assert (found.whole, found.problem) == (True, None)
             assert found.board is not None
-            store = RedisStore(parse_redis_url(named(own.url)), bits=BITS, width=2, join=True, create=False)
+            store = RedisStore(parse_redis_url(named(own.url)), bits=BITS, width=2, join=True)
             assert sum(slots.size for slots, _ in store.scan()) == SLOTS.size
             store.drop()
             assert client.dbsize() == 0
