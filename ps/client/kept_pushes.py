@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from itertools import islice
-from threading import Lock
+from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ class KeptPushes:
         self._keep_bytes = keep_bytes
         self.drops = 0
         """How many sessions were superseded or lost; it only grows."""
-        self._lock = Lock()
+        self._lock = RLock()
         self._sequences: dict[int, PushSequence] = {}
         """The latest at each data shard, as long as any of its pushes is kept or to come."""
         self._unsent: deque[PendingPush] = deque()
@@ -54,7 +54,7 @@ class KeptPushes:
         with self._lock:
             earlier = self._sequences.get(sequence.shard)
             if earlier is not None and not earlier.is_over:
-                self._drop(earlier, Outcome.SUPERSEDED)
+                self.drop(earlier, Outcome.SUPERSEDED)
             self._sequences[sequence.shard] = sequence
 
     def add(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
@@ -98,7 +98,12 @@ class KeptPushes:
     def drop(self, sequence: PushSequence, outcome: Outcome) -> None:
         """Leave a data shard to whoever begins with it, and sees what every partition has."""
         with self._lock:
-            self._drop(sequence, outcome)
+            sequence.is_over = True
+            self.drops += 1
+            sequence.outcome = sequence.outcome or outcome
+            self._leave_unlogged(sequence)
+            self._sent = deque(push for push in self._sent if push.sequence is not sequence)
+            self._unsent = deque(push for push in self._unsent if push.sequence is not sequence)
 
     def end(self, sequence: PushSequence) -> Outcome:
         """The session's outcome: it has arrived, unless it was dropped."""
@@ -143,7 +148,7 @@ class KeptPushes:
         is in logs, int64[u].
         """
         with self._lock:
-            logged = self._in_logs(slots, applied, folds)
+            logged = self.in_logs(slots, applied, folds)
             for push in (*self._sent, *self._unsent):
                 behind = self._is_behind(push, applied)
                 if behind is not None:
@@ -153,19 +158,16 @@ class KeptPushes:
 
     def in_logs(self, slots: Slots, applied: Mapping[int, Int64], folds: Int64) -> Int64:
         """How much of what `overlay` would add is in logs, int64[u]."""
-        with self._lock:
-            return self._in_logs(slots, applied, folds)
-
-    def _in_logs(self, slots: Slots, applied: Mapping[int, Int64], folds: Int64) -> Int64:
         logged, pieces = np.zeros(slots.size, np.int64), self._layout.pieces
-        for push in (*self._sent, *self._unsent):
-            if push.packed.logged is not None and push.packed.folds is not None:
-                unseen = folds <= push.packed.folds
-                behind = self._is_behind(push, applied)
-                if behind is not None:
-                    unseen |= np.repeat(behind, pieces.count // behind.size)
-                _add(push.packed.logged, slots, logged, unseen, pieces)
-        self._log.overlay(slots, logged, folds)
+        with self._lock:
+            for push in (*self._sent, *self._unsent):
+                if push.packed.logged is not None and push.packed.folds is not None:
+                    unseen = folds <= push.packed.folds
+                    behind = self._is_behind(push, applied)
+                    if behind is not None:
+                        unseen |= np.repeat(behind, pieces.count // behind.size)
+                    _add(push.packed.logged, slots, logged, unseen, pieces)
+            self._log.overlay(slots, logged, folds)
         return logged
 
     @staticmethod
@@ -173,14 +175,6 @@ class KeptPushes:
         """bool[partitions]: those that lacked the push, where that is known."""
         marks = applied.get(push.sequence.shard)
         return None if marks is None else marks < push.number
-
-    def _drop(self, sequence: PushSequence, outcome: Outcome) -> None:
-        sequence.is_over = True
-        self.drops += 1
-        sequence.outcome = sequence.outcome or outcome
-        self._leave_unlogged(sequence)
-        self._sent = deque(push for push in self._sent if push.sequence is not sequence)
-        self._unsent = deque(push for push in self._unsent if push.sequence is not sequence)
 
     def _leave_unlogged(self, sequence: PushSequence) -> None:
         self._unlogged += [slots for slots in sequence.logged_slots if slots.size]

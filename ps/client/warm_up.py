@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ctr.ps.bitmap_kernels import mark, unmarked
 from ctr.ps.client.kept_pushes import OwnLog
 from ctr.ps.client.view import WorkerCache
 from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy, pack_delta, unpack
@@ -40,9 +39,6 @@ def warm_up_requests(bits: int) -> None:
     for _ in range(2):
         cache.keep(slots, packed, packed, 0)
         cache.holds(slots, 0)
-    seen, absent = np.zeros(1, np.uint8), np.empty(2, np.uint8)
-    mark(seen, slots, 0)
-    unmarked(seen, slots, 0, absent)
     offsets = np.arange(2, dtype=np.uint32)
     entries = np.empty(2 * ENTRY_BYTES, np.uint8)
     encode_entries(offsets, packed, entries)
@@ -51,7 +47,7 @@ def warm_up_requests(bits: int) -> None:
     bitfield_read(b"key", offsets)
     parse_integers(entries, 0, 0, packed, 0)
     decode_range(entries, offsets, 0, packed)
-    find_heavy(packed, absent)
+    find_heavy(packed, np.empty(2, np.uint8))
     limit_heavy(packed, np.zeros(1, np.int64), packed)
     add_to_range(np.empty(0, np.uint8), 0, offsets, packed, np.empty(16, np.uint8))
     bitfield_add(b"key", offsets, packed)

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from ctr.errors import StoreError
-from ctr.ps.memory.dense import DenseState
-from ctr.ps.memory.table import TableState
+from ctr.ps.memory.state import DenseState, TableState
 from ctr.ps.partitions import Float32, Int64, Partitions, Slots
 from ctr.ps.store import GapError, SupersededError, Token, check_delta, check_slots
 

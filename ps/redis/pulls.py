@@ -192,7 +192,7 @@ class Pulls:
         It is the server's process, and its history of replication, which begins anew when a replica takes
         over. Raises as `Store.pull` does, and where servers delete keys when memory is full.
         """
-        lineages = [b""] * self._layout.partitions.count
+        lineages = [b""] * self.model.layout.partitions.count
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(self.model.fan_out.url, link)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctr.ps import Partitions
-from ctr.ps.memory.table import TableState
+from ctr.ps.memory.state import TableState
 from tests.reference.store import ReferenceStore, Token
 
 pytestmark = pytest.mark.kernel
