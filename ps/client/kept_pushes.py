@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from threading import RLock
 
@@ -11,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.client.presence import Marks
-from ctr.ps.client.push_sequence import PendingPush, PushSequence
 from ctr.ps.packed_kernels import add_logged, add_matching, merge_logged
 from ctr.ps.partitions import Bools, Int64, Partitions, Slots, no_slots
 from ctr.ps.redis import Layout, Logged, PackedPush
-from ctr.ps.store import Outcome
 
 _LEAST_KEPT = 4  # pushes, for pulls that were too early for them
 
@@ -23,12 +22,23 @@ _Run = tuple[Slots, Int64, NDArray[np.int32]]
 """Entries sorted by slot: slots, increments, and how many logs had been closed before each."""
 
 
+@dataclass(eq=False, slots=True)
+class PendingPush:
+    """A push of a session, kept while the store may lack it."""
+
+    shard: int
+    """The data shard; of each, pushes of one session are kept."""
+    number: int
+    previous: Int64
+    """int64[partitions]: the push before it in each partition, -1 for none."""
+    packed: PackedPush
+
+
 class KeptPushes:
     """The pushes of a worker's sessions: those to be sent, and those to be sent again should they be lost.
 
-    The threads of a worker share this, and nothing else about pushes; each method holds the one lock. The
-    thread that trains adds pushes and reads them, the one that sends them changes them, and the one that
-    pulls adds sessions.
+    The thread that trains adds pushes and reads them, the one that sends them changes them; each method holds
+    the one lock.
     """
 
     def __init__(self, layout: Layout, keep_bytes: int) -> None:
@@ -36,10 +46,8 @@ class KeptPushes:
         self._layout = layout
         self._keep_bytes = keep_bytes
         self.drops = 0
-        """How many sessions were superseded or lost; it only grows."""
+        """How often a session's pushes were dropped; it only grows."""
         self._lock = RLock()
-        self._sequences: dict[int, PushSequence] = {}
-        """The latest at each data shard, as long as any of its pushes is kept or to come."""
         self._unsent: deque[PendingPush] = deque()
         """The first may be on its way."""
         self._sent: deque[PendingPush] = deque()
@@ -47,76 +55,43 @@ class KeptPushes:
         self._log = OwnLog(layout.pieces)
         """Entries of logs whose pushes are no longer kept."""
         self._folds = np.full(layout.pieces.count, -1, np.int64)
-        self._unlogged: list[Slots] = []
 
-    def open(self, sequence: PushSequence) -> None:
-        """Keep a new session's pushes from now on, and no others at its data shard."""
+    def add(self, push: PendingPush) -> None:
+        """Keep a push, to be sent."""
+        push.packed.folds = np.full(self._layout.pieces.count, -1, np.int64)
         with self._lock:
-            earlier = self._sequences.get(sequence.shard)
-            if earlier is not None and not earlier.is_over:
-                self.drop(earlier, Outcome.SUPERSEDED)
-            self._sequences[sequence.shard] = sequence
+            self._unsent.append(push)
 
-    def add(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
-        """A push to be sent, unless its session is over."""
+    def drop(self, shard: int) -> None:
+        """Keep no pushes of this data shard any more."""
         with self._lock:
-            packed.folds = np.full(self._layout.pieces.count, -1, np.int64)
-            push = sequence.append(number, packed)
-            if sequence.is_over:
-                self._leave_unlogged(sequence)
-            else:
-                self._unsent.append(push)
-            return push
-
-    def sequences(self) -> list[PushSequence]:
-        """Those of which pushes may have to be sent again."""
-        with self._lock:
-            return [each for each in self._sequences.values() if not each.is_over]
+            self.drops += 1
+            self._sent = deque(push for push in self._sent if push.shard != shard)
+            self._unsent = deque(push for push in self._unsent if push.shard != shard)
 
     def unsent(self) -> list[PendingPush]:
         """What is to be sent, in this order; some partitions may have the first."""
         with self._lock:
             return list(self._unsent)
 
-    def of(self, sequence: PushSequence) -> list[PendingPush]:
-        """The session's pushes that some partition may have acknowledged, in order."""
+    def shards(self) -> set[int]:
+        """The data shards of which pushes are kept."""
         with self._lock:
-            return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.sequence is sequence]
+            return {push.shard for push in (*self._sent, *self._unsent)}
 
-    def note_sent(self, push: PendingPush) -> None:
-        """Keep the first unsent push as sent, unless its session is over."""
+    def of(self, shard: int) -> list[PendingPush]:
+        """The data shard's pushes that some partition may have acknowledged, in order."""
         with self._lock:
-            if push.sequence.is_over:
-                return
-            self._unsent.popleft()
-            self._sent.append(push)
+            return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.shard == shard]
+
+    def note_sent(self) -> None:
+        """Keep the first unsent push as sent."""
+        with self._lock:
+            self._sent.append(self._unsent.popleft())
             size = sum(each.packed.nbytes for each in self._sent)
             while size > self._keep_bytes and len(self._sent) > _LEAST_KEPT:
                 size -= self._sent[0].packed.nbytes
                 self._forget_first()
-
-    def drop(self, sequence: PushSequence, outcome: Outcome) -> None:
-        """Leave a data shard to whoever begins with it, and sees what every partition has."""
-        with self._lock:
-            sequence.is_over = True
-            self.drops += 1
-            sequence.outcome = sequence.outcome or outcome
-            self._leave_unlogged(sequence)
-            self._sent = deque(push for push in self._sent if push.sequence is not sequence)
-            self._unsent = deque(push for push in self._unsent if push.sequence is not sequence)
-
-    def end(self, sequence: PushSequence) -> Outcome:
-        """The session's outcome: it has arrived, unless it was dropped."""
-        with self._lock:
-            sequence.outcome = sequence.outcome or Outcome.ARRIVED
-            self._forget_ended(sequence)
-            return sequence.outcome
-
-    def take_unlogged(self) -> list[Slots]:
-        """Slots that dropped sessions were to log, and other pushes of this worker rely on; once."""
-        with self._lock:
-            slots, self._unlogged = self._unlogged, []
-            return slots
 
     def folds(self) -> Int64:
         """int64[pieces]: how many logs had been folded into each before what was completed last."""
@@ -173,29 +148,14 @@ class KeptPushes:
     @staticmethod
     def _is_behind(push: PendingPush, applied: Mapping[int, Int64]) -> Bools | None:
         """bool[partitions]: those that lacked the push, where that is known."""
-        marks = applied.get(push.sequence.shard)
+        marks = applied.get(push.shard)
         return None if marks is None else marks < push.number
-
-    def _leave_unlogged(self, sequence: PushSequence) -> None:
-        self._unlogged += [slots for slots in sequence.logged_slots if slots.size]
-        sequence.logged_slots.clear()
 
     def _forget_first(self) -> None:
         """Stop keeping the oldest push."""
         push = self._sent.popleft()
         if push.packed.logged is not None and push.packed.folds is not None:
             self._log.put(push.packed.logged, push.packed.folds)
-        self._forget_ended(push.sequence)
-
-    def _forget_ended(self, sequence: PushSequence) -> None:
-        """Forget a session that has ended, if none of its pushes is kept.
-
-        Whoever ends the job looks whether the store has all of it.
-        """
-        if sequence.outcome is None or any(push.sequence is sequence for push in self._sent):
-            return
-        if self._sequences.get(sequence.shard) is sequence:
-            del self._sequences[sequence.shard]
 
 
 def _add(added: PackedPush | Logged, slots: Slots, packed: Int64, where: Bools, ranges: Partitions) -> None:

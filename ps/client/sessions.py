@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import Lock, RLock
 from time import monotonic, perf_counter, sleep
 
 import numpy as np
 
 from ctr.errors import StoreError
 from ctr.ps.client.filters import NO_FILTERS, Filters, UpdateFilter, push_everything
-from ctr.ps.client.kept_pushes import KeptPushes
-from ctr.ps.client.push_sequence import PendingPush, PushSequence
+from ctr.ps.client.kept_pushes import KeptPushes, PendingPush
 from ctr.ps.client.view import WorkerView
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
 from ctr.ps.redis import Logged, PackedPush, RedisStore
@@ -24,17 +23,32 @@ _RESEND_POLL_S = 0.02
 
 
 class RedisSession:
-    """See `Session`. Its state is that of its `PushSequence`."""
+    """See `Session`.
 
-    def __init__(self, sessions: RedisSessions, sequence: PushSequence) -> None:
-        self.shard = sequence.shard
-        self.first = int(sequence.applied.min()) + 1
+    Each partition has the session's watermark: the last of its pushes that it applied. A partition without
+    the push before refuses one. So no partition has a gap, and one that went back, as when a replica takes
+    over that was behind, is brought up to date from where it is, or the session is lost.
+
+    The thread that trains makes pushes; what is acknowledged is known to the thread that sends.
+    """
+
+    def __init__(self, sessions: RedisSessions, shard: int, attempt: int, applied: Int64) -> None:
+        """`applied`, int64[partitions]: what each partition has, whoever pushed it; -1 for nothing."""
+        self.shard = shard
+        self.first = int(applied.min()) + 1
+        self.outcome: Outcome | None = None
+        self.attempt = attempt
+        """Its number, as in its tokens. Without one (0), as of a rank, it is not superseded, and when pushes
+        are lost that are not kept here, that is an error."""
+        self.is_over = False
+        """Whether nothing more of it is sent: it is superseded or lost, perhaps after it had arrived."""
+        self.acknowledged = applied.copy()
+        """int64[partitions]: the last push that each must have, as it said so itself; -1 for none."""
+        self.logged_slots: list[Slots] = []
+        """What its pushes log only because it is new: the increments of these slots go to the state."""
         self._sessions = sessions
-        self._sequence = sequence
-
-    @property
-    def outcome(self) -> Outcome | None:
-        return self._sequence.outcome
+        self._applied = applied
+        self._last = applied.copy()
 
     def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
         return self._sessions.view.pull(slots, self.shard, clock, least_clock)
@@ -43,8 +57,8 @@ class RedisSession:
         return self._sessions.view.complete(pulled)
 
     def push(self, pulled: Pulled, delta: Float32, number: int) -> PendingPush:
-        packed = self._sessions.view.pack(pulled, delta, self._token(number), self._sequence.applied)
-        return self._sessions.make(self._sequence, number, packed)
+        packed = self._sessions.view.pack(pulled, delta, self._token(number), self._applied)
+        return self._sessions.make(self, number, packed)
 
     def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
         """What a push of this number adds to packed accumulators, int64[u], for `push_packed`."""
@@ -53,7 +67,7 @@ class RedisSession:
     def push_packed(self, slots: Slots, increments: Int64, number: int) -> PendingPush:
         """Make a push of packed increments, int64[u]."""
         packed = PackedPush(slots, increments, self._token(number))
-        return self._sessions.make(self._sequence, number, packed)
+        return self._sessions.make(self, number, packed)
 
     def push_nothing(self, number: int) -> PendingPush:
         """Make a push that adds nothing: partitions only note its number."""
@@ -61,14 +75,15 @@ class RedisSession:
 
     def send(self, push: PendingPush) -> bool:
         self._sessions.send(push)
-        return not self._sequence.is_over
+        return not self.is_over
 
     def close(self) -> Outcome:
-        return self._sessions.end(self._sequence)
+        return self._sessions.end(self)
 
     def resume(self, applied: int) -> None:
         """Go on with a session that was joined, where every partition has what was pushed up to `applied`."""
-        self._sequence.resume(np.full_like(self._sequence.applied, applied))
+        self._last = np.maximum(self._last, applied)
+        self.acknowledge(applied)
 
     def applied(self, least: int) -> int:
         """The number of the last push of its data shard that every partition has, whoever pushed it.
@@ -81,8 +96,35 @@ class RedisSession:
             raise LostPushesError(store.url)
         return number
 
+    def append(self, number: int, packed: PackedPush) -> PendingPush:
+        """Make the push the next of the session."""
+        packed.previous = self._last
+        push = PendingPush(self.shard, number, self._last, packed)
+        self._last = np.maximum(self._last, number)
+        if packed.logged is not None:
+            self.logged_slots.append(packed.logged.slots[packed.logged.increments == 0])
+        return push
+
+    def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
+        """Note that `partitions`, bool[partitions], have the push of this number."""
+        np.maximum(self.acknowledged, number, out=self.acknowledged, where=partitions)
+
+    def missing(self, applied: Int64, kept: Sequence[PendingPush]) -> list[tuple[PendingPush, Bools]] | None:
+        """What to send again, in this order, and to which partitions, bool[partitions].
+
+        The partitions now say that they have only `applied`; `kept` are pushes of the session, in the order
+        in which they were sent first. None when a partition lacks one that is not among them.
+        """
+        have, resends = applied.copy(), []
+        for push in kept:
+            lacking = (push.previous <= have) & (have < push.number) & (push.number <= self.acknowledged)
+            if lacking.any():
+                resends.append((push, lacking))
+                have[lacking] = push.number
+        return None if (have < self.acknowledged).any() else resends
+
     def _token(self, number: int) -> Token:
-        return Token(self._sessions.job, self.shard, number, self._sequence.attempt)
+        return Token(self._sessions.job, self.shard, number, self.attempt)
 
 
 class RedisSessions:
@@ -92,7 +134,8 @@ class RedisSessions:
     store has no replicas, only the last few. When a replica takes over that never received them, or a server
     comes back with an old snapshot, watermarks show it, and they are sent again.
 
-    One thread at a time sends. It holds a lock until it is done.
+    One thread at a time sends. It holds a lock until it is done. Another lock is for what all threads change:
+    which session is the latest at its data shard, whether it is over, and its outcome.
     """
 
     def __init__(
@@ -128,17 +171,22 @@ class RedisSessions:
         """What became of the slots of chunks."""
         self._troubles = store.troubles
         self._sending = Lock()
+        self._lock = RLock()
+        self._latest: dict[int, RedisSession] = {}
+        """By data shard, as long as any push of it is kept or to come."""
+        self._unlogged: list[Slots] = []
+        """Slots that dropped sessions were to log, and other pushes of this worker rely on."""
         self._closed = False
 
     def begin(self, shard: int) -> RedisSession:
-        return self._open(PushSequence(shard, *self.store.take_over(self.job, shard)))
+        return self._open(RedisSession(self, shard, *self.store.take_over(self.job, shard)))
 
     def join(self, shard: int, applied: int) -> RedisSession:
         """A session that is not an attempt: several workers may have one at the same time, with equal pushes.
 
         Every partition has what was pushed up to `applied`; -1: nothing.
         """
-        return self._open(PushSequence(shard, 0, np.full(self.store.partitions.count, applied)))
+        return self._open(RedisSession(self, shard, 0, np.full(self.store.partitions.count, applied)))
 
     def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
         """The state of slots after these last pushes of the data shards 0, 1, …; None if it has later ones.
@@ -159,17 +207,23 @@ class RedisSessions:
             self.wait_replicated()  # which sends this worker's again
             sleep(_RESEND_POLL_S)
 
-    def make(self, sequence: PushSequence, number: int, packed: PackedPush) -> PendingPush:
-        """Make a push of a session, to be sent."""
+    def make(self, session: RedisSession, number: int, packed: PackedPush) -> PendingPush:
+        """Make a push of a session, to be sent unless that is over."""
         if self._closed:
             raise self._stopped()
-        return self._kept.add(sequence, number, packed)
+        with self._lock:
+            push = session.append(number, packed)
+            if session.is_over:
+                self._leave_unlogged(session)
+            else:
+                self._kept.add(push)
+            return push
 
     def send(self, push: PendingPush) -> None:
         """Send the push and those made before it, unless it is sent or its session is over."""
         with self._sending:
-            while push in (unsent := self._kept.unsent()):
-                self._send(unsent[0])
+            while push in self._kept.unsent():
+                self._send_next()
             self._log_slots()
 
     def flush(self) -> None:
@@ -178,13 +232,15 @@ class RedisSessions:
             self._flush()
         self.view.forget_lost()
 
-    def end(self, sequence: PushSequence) -> Outcome:
+    def end(self, session: RedisSession) -> Outcome:
         """See `Session.close`."""
         with self._sending:
-            if not sequence.is_over:
+            if not session.is_over:
                 self._wait_replicated(1.0)
                 self._log_slots()
-            return self._kept.end(sequence)
+            with self._lock:
+                session.outcome = session.outcome or Outcome.ARRIVED
+                return session.outcome
 
     def wait_replicated(self, timeout_s: float = 1.0) -> bool:
         """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
@@ -201,38 +257,65 @@ class RedisSessions:
     def close(self) -> None:
         self._closed = True
 
-    def _open(self, sequence: PushSequence) -> RedisSession:
-        self._kept.open(sequence)
-        return RedisSession(self, sequence)
+    def _open(self, session: RedisSession) -> RedisSession:
+        """Keep a new session's pushes from now on, and no others at its data shard."""
+        with self._lock:
+            earlier = self._latest.get(session.shard)
+            if earlier is not None:
+                self._drop(earlier, Outcome.SUPERSEDED)
+            self._latest[session.shard] = session
+        return session
+
+    def _drop(self, session: RedisSession, outcome: Outcome) -> None:
+        """Leave a data shard to whoever begins with it, and sees what every partition has."""
+        with self._lock:
+            if session.is_over:
+                return
+            session.is_over = True
+            session.outcome = session.outcome or outcome
+            self._leave_unlogged(session)
+            self._kept.drop(session.shard)
+
+    def _leave_unlogged(self, session: RedisSession) -> None:
+        self._unlogged += [slots for slots in session.logged_slots if slots.size]
+        session.logged_slots.clear()
 
     def _stopped(self) -> StoreError:
         return StoreError(f"{self.store.url}: pushing was stopped.")
 
     def _flush(self) -> None:
-        while unsent := self._kept.unsent():
-            self._send(unsent[0])
+        while self._send_next():
+            pass
         self._log_slots()
 
-    def _send(self, push: PendingPush) -> None:
-        """Send the next push until every partition has it, or its session is over."""
+    def _send_next(self) -> bool:
+        """Send the next push until every partition has it, or its session is over; False if there is none."""
+        with self._lock:
+            unsent = self._kept.unsent()
+            if not unsent:
+                return False
+            push, session = unsent[0], self._latest[unsent[0].shard]
         if self._closed:
             raise self._stopped()
-        started, sequence = perf_counter(), push.sequence
-        sequence.acknowledge(push.previous)  # where that is missing, the session is lost
+        started = perf_counter()
+        session.acknowledge(push.previous)  # where that is missing, the session is lost
         todo = np.ones(self.store.partitions.count, np.bool_)
-        while todo.any() and not sequence.is_over:
+        while todo.any() and not session.is_over:
             try:
                 behind = self._send_to(push, todo)
             except SupersededError:
-                self._kept.drop(sequence, Outcome.SUPERSEDED)
+                self._drop(session, Outcome.SUPERSEDED)
                 break
-            sequence.acknowledge(push.number, todo & ~behind)
+            session.acknowledge(push.number, todo & ~behind)
             todo = behind
             if behind.any() or self._troubles != self.store.troubles:
                 self._troubles = self.store.troubles
                 self._resend_missing()  # other sessions may have lost pushes too
-        self._kept.note_sent(push)
+        with self._lock:
+            if not session.is_over:
+                self._kept.note_sent()
         self.send_s += perf_counter() - started
+        return True
 
     def _send_to(self, push: PendingPush, partitions: Bools) -> Bools:
         """Push to these partitions; bool[partitions]: those of them that lack the push before it."""
@@ -256,22 +339,35 @@ class RedisSessions:
     def _resend_missing(self) -> bool:
         """Send again what partitions have acknowledged and lost, of any session; whether there was any."""
         resent = False
-        for sequence in self._kept.sequences():
+        for session in self._sessions_to_check():
             try:
-                resent |= self._resend_missing_of(sequence)
+                resent |= self._resend_missing_of(session)
             except SupersededError:
-                self._kept.drop(sequence, Outcome.SUPERSEDED)
+                self._drop(session, Outcome.SUPERSEDED)
         return resent
 
-    def _resend_missing_of(self, sequence: PushSequence) -> bool:
+    def _sessions_to_check(self) -> list[RedisSession]:
+        """Those of which pushes may have to be sent again. Whoever ends the job checks the others, too."""
+        with self._lock:
+            kept = self._kept.shards()
+            self._latest = {
+                shard: session
+                for shard, session in self._latest.items()
+                if not session.is_over and (session.outcome is None or shard in kept)
+            }
+            return list(self._latest.values())
+
+    def _resend_missing_of(self, session: RedisSession) -> bool:
         resent = False
         while True:
-            applied = self.store.applied(self.job, sequence.shard)
-            resends = sequence.missing(applied, self._kept.of(sequence))
+            applied = self.store.applied(self.job, session.shard)
+            with self._lock:
+                kept = [] if session.is_over else self._kept.of(session.shard)
+            resends = session.missing(applied, kept)
             if resends is None:
-                if not sequence.attempt:
+                if not session.attempt:
                     raise LostPushesError(self.store.url)
-                self._kept.drop(sequence, Outcome.LOST)
+                self._drop(session, Outcome.LOST)
                 return True
             if not resends:
                 return resent
@@ -283,7 +379,9 @@ class RedisSessions:
 
     def _log_slots(self) -> None:
         """Log the slots that pushes of sessions that are over were to log: others rely on it."""
-        if unlogged := self._kept.take_unlogged():
+        with self._lock:
+            unlogged, self._unlogged = self._unlogged, []
+        if unlogged:
             slots = np.unique(np.concatenate(unlogged))
             nothing = np.zeros(slots.size, np.int64)
             self.store.push_packed(PackedPush(slots[:0], nothing[:0], None, Logged(slots, nothing)))

@@ -96,7 +96,7 @@ class WorkerView:
                 absent = self._presence.absent(slots) & asked
                 asked &= ~absent
         # What has been pushed of others before is in what is pulled now.
-        shards = {push.sequence.shard for push in self._kept.unsent()} | self._pulled | {shard}
+        shards = {push.shard for push in self._kept.unsent()} | self._pulled | {shard}
         self._pulled = {shard}
         count = int(asked.sum())
         self.counts.wanted += slots.size
