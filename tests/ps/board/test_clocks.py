@@ -7,6 +7,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
+from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import Boards, least_clock
 from tests.ps.redis_servers import needs_redis
 
@@ -138,3 +139,14 @@ class TestClocks:
         assert board.look().clock == 20
         claim = board.queue.claim(board.leases.register("heir"))
         assert (claim.shard, claim.progress, claim.clock) == (0, 20, 20)
+
+
+def test_a_look_at_the_leases_takes_one_round_trip(redis_url: str, boards: Boards) -> None:
+    boards(redis_url).create("job", b"", shards=2)
+    sent: list[bytes] = []
+    with cut_line(redis_url, on_data=sent.append) as line:
+        board = boards(line.url)
+        worker = board.leases.register("here")
+        sent.clear()
+        board.queue.gate(worker)  # the first one looks at the leases
+        assert [b"ZDIFF" in each for each in sent] == [True, False]

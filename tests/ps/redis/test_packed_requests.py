@@ -134,7 +134,7 @@ class TestPacked:
         assert store.pull_packed(everything[:1]).folds[0] == 2
         feed = ChangeFeed(store.pulls.model)
         changes = feed.read()
-        assert (feed.entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
+        assert (feed._entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
         present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))
         assert set(present) <= set(np.flatnonzero(sums))
         assert present.size > 48
