@@ -74,7 +74,7 @@ def open_model(
     if not nodes.url.cluster:
         _require_primary(connection)
     meta, own = _begin(connection, keys, wanted)
-    while own is None and _is_dropped(meta):
+    while own is None and not meta.keys() & {_READY, _CREATING}:
         # Another process has not finished dropping it, or never will.
         drop_model(connection, keys, meta[INCARNATION])
         meta, own = _begin(connection, keys, wanted)
@@ -128,10 +128,6 @@ def _begin(
             "model (?model=NAME), or delete the key."
         )
     return meta, ours
-
-
-def _is_dropped(meta: Mapping[bytes, bytes]) -> bool:
-    return _READY not in meta and _CREATING not in meta
 
 
 def _create(

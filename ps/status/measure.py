@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from secrets import token_hex
 from statistics import median
@@ -34,20 +33,15 @@ def measure_store(url: RedisUrl, stop: Event) -> list[Finding]:
     `stop`, once set, ends it early. Where the store refuses, the finding says so.
     """
     try:
-        with _scratch(url) as store:
+        store = RedisStore(
+            replace(url, model=f"{SCRATCH}{token_hex(4)}"), bits=_BITS, width=2, timeout_s=3.0, patience_s=5.0
+        )
+        try:
             return _measure(store, stop)
+        finally:
+            store.drop()
     except StoreError as error:
         return [Finding("pulls and pushes", "problem", str(error), "see above, and docs/redis.md for rights")]
-
-
-@contextmanager
-def _scratch(url: RedisUrl) -> Iterator[RedisStore]:
-    scratch = replace(url, model=f"{SCRATCH}{token_hex(4)}")
-    store = RedisStore(scratch, bits=_BITS, width=2, timeout_s=3.0, patience_s=5.0)
-    try:
-        yield store
-    finally:
-        store.drop()
 
 
 def _measure(store: RedisStore, stop: Event) -> list[Finding]:
