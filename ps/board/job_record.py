@@ -27,7 +27,6 @@ class JobRecord:
         self.connection = Connection(connect(url, timeout_s), patience_s=patience_s)
         self.key = self.names.board
         self._job: Job | None = None
-        self._launch = b""
 
     @property
     def job(self) -> Job:
@@ -59,7 +58,6 @@ class JobRecord:
     def remember(self, job: Job) -> None:
         """From now on this process belongs to a job."""
         self._job = job
-        self._launch = job.launch.encode()
         self.connection.slow_s = self.lease_s / 4
 
     def find(self, name: str | None = None, launch: str | None = None) -> Job | None:
@@ -119,7 +117,7 @@ class JobRecord:
 
     def _known(self) -> bytes:
         """The launch of the job that this process belongs to."""
-        return self._launch or self.job.launch.encode()
+        return self.job.launch.encode()
 
     def _checked(self, answers: list[Any]) -> list[Any]:
         """The answers without the first, which must be the job's launch."""
