@@ -108,7 +108,8 @@ class EmbeddedRedis:
 def _check(nodes: int) -> None:
     if not 1 <= nodes <= MOST_SERVERS:
         raise StoreError(
-            f"embedded Redis with {nodes} nodes: ask for at least one node, and for at most {MOST_SERVERS}"
+            f"embedded Redis with {nodes} nodes: ask for at least one node, and for at most {MOST_SERVERS} "
+            "servers in all"
         )
 
 

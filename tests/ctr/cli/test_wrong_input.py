@@ -185,8 +185,8 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
         ),
         (
             ["train", "good.csv", "--model", "m", "--store", "embedded://?shards=0"],
-            "Invalid value for '--store': embedded Redis with 0 nodes of 0 replicas each: ask for at least"
-            " one node, and for at most 64 servers in all. See `ctr train --help`.",
+            "Invalid value for '--store': embedded Redis with 0 nodes: ask for at least one node,"
+            " and for at most 64 servers in all. See `ctr train --help`.",
         ),
         (
             ["train", "good.csv", "--model", "m", "--store", f"embedded://?shards={'9' * 5_000}"],

@@ -253,7 +253,7 @@ def test_the_shared_fixtures_are_empty_at_first(redis_url: str, cluster_url: str
     [
         ({"nodes": 0}, "at least one node"),
         ({"nodes": -2}, "at least one node"),
-        ({"nodes": 65}, "at most 64"),
+        ({"nodes": 65}, "at most 64 servers"),
         ({"config": {"no-such-setting": "1"}}, "ended with code 1 .*no-such-setting"),
         ({"nodes": 2, "config": {"maxmemory": "lots"}}, "ended with code 1 .*maxmemory"),
     ],
