@@ -93,7 +93,8 @@ def measure(folder: Path, rows: int) -> None:
             workers = [board.leases.register(f"host:{number}") for number in range(WORKERS)]
             shards = [claim.shard for claim in map(board.queue.claim, workers) if claim is not None]
             on_board = play(servers, workers, BOARD_CHUNKS, lambda: board_player(url, shards, chunk_s))
-        parameters = play(servers, workers[:STORE_WORKERS], 1, lambda: store_player(url, recorded))
+        with closing(RedisStore(url, bits=BITS, width=2)):
+            parameters = play(servers, workers[:STORE_WORKERS], 1, lambda: store_player(url, recorded))
     print(f"  {'as fast as they go':22} {'commands/s':>11} {'MB/s in':>8} {'MB/s out':>9} {'CPU':>5}", end="")
     print(f" {'CPU ms per chunk':>17}   workers borne")
     for what, load in (("board", on_board), ("parameters", parameters)):
