@@ -59,10 +59,13 @@ def command_of(function: Callable[..., None]) -> Callable[..., None]:
 
     def command(context: typer.Context, **values: Any) -> None:
         arguments = {name: values[name] for name in own}
+        named_values = list(arguments.values())
         if settings is not None:
-            arguments[f"{job}"] = _job(settings, context, names)
+            chosen = _job(settings, context, names)
+            named_values += [getattr(chosen, name) for name in settings.described()]  # the file's, too
+            arguments[f"{job}"] = chosen
         if report is not None:
-            _require_place(values["json"], [each for name, each in values.items() if name != "json"])
+            _require_place(values["json"], named_values)
             arguments[report] = Report(values["json"])
         function(**arguments)
 
@@ -94,9 +97,12 @@ def _job(settings: type[Settings], context: typer.Context, others: Sequence[str]
 
 def _require_place(json: Path | None, values: Sequence[Any]) -> None:
     """Raise DataError where the summary would replace an input, or lie in a folder that a value names."""
-    each_value = [each for value in values for each in (value if isinstance(value, list) else [value])]
-    require_apart(json, [each for each in each_value if isinstance(each, str | Path)])
-    require_no_part(json, *(each for each in each_value if isinstance(each, Path)))
+    places: list[str | Path] = []
+    for value in values:
+        several = value if isinstance(value, list | tuple) else [value]
+        places += [each for each in several if isinstance(each, str | Path)]
+    require_apart(json, places)
+    require_no_part(json, *(each for each in places if isinstance(each, Path)))
 
 
 def _own_parameter(own: inspect.Parameter, hint: Any) -> inspect.Parameter:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from ctr.features import load_spec
 from ctr.jobs import run_train_job
 from ctr.model.artifact import load_model
-from ctr.settings import TrainJob
+from ctr.settings import NamedSpec, TrainJob, write_settings
 from tests.command_line import Cli
 
 ROW = b"1\t" + b"\t".join([b"3"] * 13 + [b"68fd1e64"] * 26) + b"\n"
@@ -398,6 +399,19 @@ def test_predictions_never_replace_their_input(cli: Cli, tmp_path: Path, model: 
     assert done.code == 1
     assert "also an input" in done.err
     assert log.read_text() == CSV
+
+
+def test_a_summary_never_replaces_the_spec_that_a_file_of_settings_names(
+    cli: Cli, tmp_path: Path, model: Path
+) -> None:
+    spec, settings = tmp_path / "spec.yaml", tmp_path / "settings.yaml"
+    write_settings(settings, {}, NamedSpec.of(spec, load_spec(spec), settings), {})
+    words = ["train", tmp_path / "good.csv", "--settings", settings, "--model", model]
+    for place in (spec, settings):
+        done = cli(*words, "--json", place)
+        assert done.code == 1
+        assert "also an input" in done.err
+    assert spec.read_text() == SPEC
 
 
 @pytest.mark.parametrize(
