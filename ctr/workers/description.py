@@ -96,6 +96,8 @@ class JobDescription(BaseModel):
     """These rows."""
     lineage: tuple[dict[str, Any], ...] = ()
     """Of the model that this state is of, for the model's manifest; empty: of none."""
+    origin: dict[str, Any] = {}
+    """Where this state came from, for the model's manifest; empty: not known."""
     input_digests: tuple[str, ...] = ()
     """Of the inputs, for the model's manifest."""
     workers: int

@@ -63,6 +63,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         passes_before=setup.before.mean,
         rows_before=setup.before.rows,
         lineage=tuple(dict(each) for each in setup.lineage),
+        origin=dict(setup.origin),
         input_digests=tuple(setup.digests),
         workers=settings.workers,
         safe_adding=settings.safe_adding,

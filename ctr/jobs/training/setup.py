@@ -26,6 +26,7 @@ from ctr.learn import (
 )
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
+from ctr.outputs import printable
 from ctr.settings import TrainJob
 
 _LEARNING = [each.name for each in fields(TrainSettings)]
@@ -53,6 +54,8 @@ class TrainSetup:
     """Over the rows of the state that the job begins with, or began with if it goes on."""
     lineage: Sequence[Mapping[str, Any]]
     """Of the model that this state is of, see `ctr.model.folder.lineage`; empty: of none."""
+    origin: Mapping[str, Any]
+    """Where this state came from, for the manifest: `base_rate`, `warm_start`, `forget`."""
 
     @property
     def chunks_before(self) -> int:
@@ -115,7 +118,7 @@ class TrainSetup:
                 "rows": result.rows,
                 "examples": result.examples,
                 "bad_rows": bad_rows,
-                **job.manifest(chunk=settings.chunk, base_rate=self.base_rate),
+                **job.manifest(chunk=settings.chunk, **self.origin),
                 "chunks": result.chunks,
                 "lineage": list(self.lineage),
                 "interrupted": result.interrupted,
@@ -153,9 +156,9 @@ def set_up(job: TrainJob) -> TrainSetup:
     settings = TrainSettings(**job.chosen(_LEARNING) | {"chunk": _chunk(job, rows)})
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     digests = input_digests(source.inputs)
-    passes, lineage = _before(job, former)
+    passes, lineage, origin = _before(job, former, rate)
     return TrainSetup(
-        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, passes, lineage
+        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, passes, lineage, origin
     )
 
 
@@ -237,10 +240,14 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
     return base_rate(source, stop_row)
 
 
-def _before(job: TrainJob, former: SavedState | None) -> tuple[Passes, Sequence[Mapping[str, Any]]]:
-    """The passes and the lineage of the state that the job begins with, or began with if it goes on."""
+def _before(
+    job: TrainJob, former: SavedState | None, rate: float | None
+) -> tuple[Passes, Sequence[Mapping[str, Any]], Mapping[str, Any]]:
+    """Passes, lineage and origin of the state that the job begins with, or began with if it goes on."""
+    warm_start = None if job.warm_start is None else printable(job.warm_start)
+    origin = {"base_rate": rate, "warm_start": warm_start, "forget": job.forget}
     if former is not None:
-        return Passes(former.passes, former.rows), former.lineage
+        return Passes(former.passes, former.rows), former.lineage, origin
     if job.resume and job.checkpoint is not None:
         from ctr.checkpoint import read_job
 
@@ -250,8 +257,9 @@ def _before(job: TrainJob, former: SavedState | None) -> tuple[Passes, Sequence[
                 f"{job.checkpoint}: this checkpoint of a warm start is of an earlier version of ctr, which "
                 f"counted passes in another way; start again with {named('warm_start')}."
             )
-        return Passes(begun["passes_before"], begun.get("rows_before", 0)), begun.get("lineage", ())
-    return NOTHING, ()
+        passes = Passes(begun["passes_before"], begun.get("rows_before", 0))
+        return passes, begun.get("lineage", ()), begun.get("origin") or origin
+    return NOTHING, (), origin
 
 
 def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:

@@ -117,7 +117,8 @@ def test_it_goes_on_from_a_checkpoint(cli: Cli, days: list[Path], tmp_path: Path
     words = ["train", "--spec", spec, days[1], "--epochs", 20, "--chunk", 400]
     store = ["--store", f"{redis_url}?model=warm", "--checkpoint", tmp_path / "checkpoint"]
     begun = Command(
-        *words, *store, "--warm-start", former, "--model", tmp_path / "model", "--checkpoint-every", "0.1s"
+        *[*words, *store, "--model", tmp_path / "model", "--checkpoint-every", "0.1s"],
+        *["--warm-start", former, "--forget", 0.1],
     )
     wait_for((tmp_path / "checkpoint").exists)
     os.kill(begun.popen.pid, signal.SIGINT)
@@ -127,7 +128,9 @@ def test_it_goes_on_from_a_checkpoint(cli: Cli, days: list[Path], tmp_path: Path
     assert resumed.code == 0, resumed.err
     manifest = load_model(tmp_path / "model").manifest
     assert manifest["optimizer"]["passes"] == 12
-    assert [each["id"] for each in manifest["training"]["lineage"]] == [load_model(former).id]
+    training = manifest["training"]
+    assert [each["id"] for each in training["lineage"]] == [load_model(former).id]
+    assert (training["warm_start"], training["forget"]) == (str(former), 0.1)
     once = ctr.train(days[2], warm_start=tmp_path / "model").manifest["optimizer"]["passes"]
     assert once == pytest.approx((4 + 20 + 1) / 3)
 
