@@ -9,8 +9,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from ctr.errors import DataError
-from ctr.features import ExampleSource, open_source
+from ctr.errors import DataError, SpecError, named
+from ctr.features import ExampleSource, is_dataset, open_source
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, evaluate
 from ctr.progress import Report
@@ -79,6 +79,12 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
         )
 
     if job.holdout:
+        if source.spec.windows and not any(map(is_dataset, job.holdout)):
+            raise SpecError(
+                f"{named('holdout')} {job.holdout[0]}: features of window {source.spec.windows[0].name!r} "
+                "depend on earlier rows. Build a data set of the hold-out first: `ctr features build "
+                "--windows-from`, with the model or data set of the rows before it."
+            )
         other = opened(job.holdout)
         if len(other.sample(1)) == 0:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")

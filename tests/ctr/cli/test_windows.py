@@ -155,6 +155,9 @@ def test_raw_rows_go_on_from_the_windows_of_a_warm_start(
     twice = cli("train", days[1], *start, raw, "--epochs", 2)
     assert twice.code == 2
     assert "Build the data set first" in " ".join(twice.err.split())
+    held_out = cli("train", days[1], *start, raw, "--holdout", days[1])
+    assert held_out.code == 2
+    assert f"--holdout {days[1]}: features of window" in " ".join(held_out.err.split())
 
 
 def test_a_model_with_windows_is_sliced_and_compared(
