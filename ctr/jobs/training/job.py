@@ -258,8 +258,11 @@ def _evaluate(
             with show("evaluation") as report:
                 summary = setup.holdout.evaluate(calibration.model, stop, report)
         by_pass = passes.summaries()
-        if by_pass:
-            note_passes(calibration.model, by_pass)
+        history = dict(by_pass)
+        if summary is not None and not setup.job.early_stopping:  # that has evaluated the last pass, too
+            history[setup.job.epochs] = calibration.uncalibrated or summary
+        if history:
+            note_passes(calibration.model, history)
         if summary is not None and calibration.calibrated is None:
             note_holdout(calibration.model, summary)
         if setup.job.saved:

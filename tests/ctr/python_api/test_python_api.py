@@ -99,8 +99,12 @@ def test_without_a_spec_one_is_drafted_and_kept(model: ctr.Model, rows: list[dic
 def test_a_model_says_what_it_is(model: ctr.Model, rows: list[dict[str, object]]) -> None:
     assert model.metrics["holdout"]["examples"] == 300
     assert model.metrics["progressive"]["examples"] == 900
-    assert [each["pass"] for each in model.history["holdout"]] == [1, 2]
-    assert model.history["holdout"][0]["logloss"] > 0
+    history = model.history["holdout"]
+    assert [each["pass"] for each in history] == [1, 2, 3]
+    assert history[0]["logloss"] > history[2]["logloss"] == model.metrics["holdout"]["logloss"]
+    once = ctr.train(rows, label="click", holdout_fraction=0.25, calibrate="platt")
+    assert [each["pass"] for each in once.history["holdout"]] == [1]
+    assert once.history["holdout"][0]["logloss"] == once.metrics["holdout_uncalibrated"]["logloss"]
     assert model.id in model._repr_html_()
     assert "<th>holdout</th><td>300</td>" in model._repr_html_()
 
