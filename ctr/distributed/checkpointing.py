@@ -110,7 +110,7 @@ class CheckpointTaker:
             sys.stderr.write(f"\nno checkpoint was written: {error}\n")
 
     def _draft(self, draft: ExitStack, seconds: float) -> Callable[[], None] | None:
-        """Read the store as it is now; what commits that, or None if nothing was learnt yet."""
+        """Draft a checkpoint of the store; return what commits it, or None if nothing was learnt yet."""
         assert self._settings is not None
         view = self._board.look()  # before the store is read
         position = JobPosition.of(view)

@@ -107,7 +107,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True)
 class AfterPass:
-    """What a pass of a job that goes on has come to."""
+    """The state after a pass."""
 
     number: int
     """Of the pass, from 1."""

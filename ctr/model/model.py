@@ -267,9 +267,10 @@ class Model:
         occurred in the data of training, or null).
 
         Texts are those of the dictionary of the data set that the model was trained on, if it has one, of
-        `values`: raw rows (of many the first `rows`), as paths or as a table (see `ctr.model.inputs_of`),
-        which need no label and may lack columns; and those of the buckets of windows. Of a hashed data set as
-        `values`, a feature whose text is not known has the name of its field or cross, such as `site`.
+        `values`: raw rows (at most `rows` of them, from the start), as paths or as a table (see
+        `ctr.model.inputs_of`), which need no label and may lack columns; and those of the buckets of windows.
+        Of a hashed data set as `values`, a feature whose text is not known has the name of its field or
+        cross, such as `site`.
 
         Raises DataError and ModelError when dictionary or values cannot be read.
         """

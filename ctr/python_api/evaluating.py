@@ -56,8 +56,8 @@ def report(
 ) -> None:
     """Write what `ctr.evaluate` or `ctr.compare` found as one HTML page, as `ctr evaluate --report` does.
 
-    `data`: raw rows, of many the first `rows`, whose values give features their texts. Raises DataError where
-    that is not possible.
+    `data`: raw rows whose values give features their texts; at most `rows` of them, from the start. Raises
+    DataError where that is not possible.
     """
     require_report()
     every = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)

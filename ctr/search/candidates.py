@@ -29,7 +29,7 @@ class Plan:
     trials: int = 40
     most_epochs: int = 30
     most_rows: int | None = None
-    """Of more rows the first ones are used, and for 3 passes at most, as each costs time for all rows."""
+    """Use at most this many rows, from the start; of more rows also at most 3 passes, as each takes time."""
     stop_row: int | None = None
     """Only the rows before this one are used."""
     fraction: float | None = None

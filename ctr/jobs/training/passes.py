@@ -32,11 +32,11 @@ class PassEvaluations:
         self._thread = Threads(1, "hold-out")
 
     def add(self, after: AfterPass) -> None:
-        """Evaluate what a pass has come to."""
+        """Evaluate the state after a pass, on another thread."""
         self._futures[after.number] = self._thread.submit(self._evaluate, after)
 
     def evaluate(self, after: AfterPass) -> None:
-        """The same, and wait for it."""
+        """Evaluate the state after a pass, and wait for it."""
         self.add(after)
         self.wait()
 
