@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features import Batch, Chunk, FeatureSpec, RawSource, slot_counts
-from ctr.features.batches import join_chunks, localize
+from ctr.features.batches import join_chunks, localize, take_rows
 from ctr.features.spec import InputField, NumberField, column_of
 from ctr.features.threads import Threads
 from ctr.learn import base_rate
@@ -199,19 +199,7 @@ def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:
     for batch in source.batches(_BLOCK, stop=total):
         numbers = np.arange(at, at + len(batch) + 1) * min(most, total) // total
         at += len(batch)
-        yield batch if total <= most else _rows_of(batch, np.diff(numbers).astype(np.bool_))
-
-
-def _rows_of(batch: Batch, kept: NDArray[np.bool_]) -> Batch:
-    lengths = np.diff(batch.indptr)
-    features = np.repeat(kept, lengths)
-    return Batch(
-        indptr=np.concatenate([[0], np.cumsum(lengths[kept])]),
-        slots=batch.slots[features],
-        values=None if batch.values is None else batch.values[features],
-        labels=None if batch.labels is None else batch.labels[kept],
-        weights=None if batch.weights is None else batch.weights[kept],
-    )
+        yield batch if total <= most else take_rows(batch, np.flatnonzero(np.diff(numbers)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,70 +47,18 @@ def leave_out(
     return drawn, left_out
 
 
-_UNIT = np.float64(2.0**-53)
-
-
 @njit(nogil=True, cache=True)
 def draw(
     labels: NDArray[np.float32],
-    indptr: NDArray[np.int64],
     key: np.uint64,
     first: np.uint64,
     rate: np.float64,
     keep: NDArray[np.bool_],
-) -> tuple[int, int]:
+) -> None:
     """Sets which rows to keep: every click, and others with probability `rate`.
 
-    Row `i` is drawn for by the random bits at place `first + i` of the sequence `key`. Returns how many rows
-    are kept, and how many features these have.
+    Row `i` is drawn for by the random bits at place `first + i` of the sequence `key`.
     """
-    rows, features = 0, 0
     for i in range(labels.size):
         chance = np.float64(mix(key, first + np.uint64(i)) >> np.uint64(11)) * _UNIT
-        kept = labels[i] == 1 or chance < rate
-        keep[i] = kept
-        rows += int(kept)
-        features += int(kept) * int(indptr[i + 1] - indptr[i])
-    return rows, features
-
-
-@njit(nogil=True, cache=True)
-def take(
-    indptr: NDArray[np.int64],
-    entries: NDArray[Any],
-    values: NDArray[np.float32] | None,
-    keep: NDArray[np.bool_],
-    out_indptr: NDArray[np.int64],
-    out_entries: NDArray[Any],
-    out_values: NDArray[np.float32] | None,
-) -> None:
-    """Copy the rows to keep, one after the other."""
-    row, at = 0, 0
-    out_indptr[0] = 0
-    for i in range(keep.size):
-        if keep[i]:
-            for k in range(indptr[i], indptr[i + 1]):
-                out_entries[at] = entries[k]
-                if values is not None and out_values is not None:
-                    out_values[at] = values[k]
-                at += 1
-            row += 1
-            out_indptr[row] = at
-
-
-@njit(nogil=True, cache=True)
-def close_up(indices: NDArray[np.uint32], ranks: NDArray[np.uint32], used: NDArray[np.uint32]) -> int:
-    """Renumber local `indices` so that they are those of the slots in use alone, which come into `used`.
-
-    `ranks` uint32[u] is all zeros, and overwritten; returns how many are in use.
-    """
-    for k in range(indices.size):
-        ranks[indices[k]] = 1
-    count = 0
-    for j in range(ranks.size):
-        used[count] = j
-        count += ranks[j]
-        ranks[j] = count
-    for k in range(indices.size):
-        indices[k] = ranks[indices[k]] - 1
-    return count
+        keep[i] = labels[i] == 1 or chance < rate

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from ctr.errors import DataError
 from ctr.features import Batch, Chunk, ExampleSource, slot_counts
-from ctr.learn import row_kernels as kernels
-from ctr.learn.row_kernels import leave_out
+from ctr.features.batches import take_rows
+from ctr.learn.row_kernels import draw, leave_out
 from ctr.optimizers import Float32
 
 
@@ -109,8 +108,8 @@ class Sampling:
         keep = np.empty(len(examples), np.bool_)
         key = np.uint64(self.seed ^ _KEY)
         rate = np.float64(self.negative_rate)
-        rows, features = kernels.draw(labels, examples.indptr, key, np.uint64(first), rate, keep)
-        return self.weighted(_kept(examples, keep, rows, features), 1 / self.negative_rate)
+        draw(labels, key, np.uint64(first), rate, keep)
+        return self.weighted(take_rows(examples, np.flatnonzero(keep)), 1 / self.negative_rate)
 
     def weighted(self, examples: Batch | Chunk, negative: float) -> Batch | Chunk:
         """The same examples; a click weighs `pos_weight` times as much, another row `negative` times."""
@@ -150,19 +149,3 @@ def _labels(examples: Batch | Chunk) -> Float32:
     if examples.labels is None:
         raise DataError("these rows have no labels to learn from.")
     return examples.labels
-
-
-def _kept(examples: Batch | Chunk, keep: Any, rows: int, features: int) -> Batch | Chunk:
-    """The rows to keep: `rows` of them, with `features` features."""
-    entries = examples.slots if isinstance(examples, Batch) else examples.indices
-    indptr = np.empty(rows + 1, np.int64)
-    out: Any = np.empty(features, entries.dtype)
-    values = None if examples.values is None else np.empty(features, np.float32)
-    kernels.take(examples.indptr, entries, examples.values, keep, indptr, out, values)
-    labels = _labels(examples)[keep]
-    weights = None if examples.weights is None else examples.weights[keep]
-    if isinstance(examples, Batch):
-        return Batch(indptr, out, values, labels, weights)
-    used = np.empty(examples.slots.size + 1, np.uint32)
-    count = kernels.close_up(out, np.zeros(examples.slots.size, np.uint32), used)
-    return Chunk(indptr, examples.slots[used[:count]], out, values, labels, weights)

@@ -208,6 +208,30 @@ def merge(
 
 
 @njit(nogil=True, cache=True)
+def number_used(
+    indices: NDArray[np.uint32],
+    ranks: NDArray[np.uint32],
+    places: NDArray[np.uint32],
+    numbers: NDArray[np.uint32],
+) -> int:
+    """Write the indices that occur, ascending, to `places`, and the place of each index among these.
+
+    `ranks` is all zeros, and longer than the largest index; `places` has room for one more. Returns how many
+    occur.
+    """
+    for k in range(indices.size):
+        ranks[indices[k]] = 1
+    count = np.uint32(0)
+    for j in range(ranks.size):
+        places[count] = np.uint32(j)
+        count += ranks[j]
+        ranks[j] = count
+    for k in range(indices.size):
+        numbers[k] = ranks[indices[k]] - np.uint32(1)
+    return int(count)
+
+
+@njit(nogil=True, cache=True)
 def invert(order: NDArray[np.uint32], ranks: NDArray[np.uint32]) -> None:
     """Write the inverse of a permutation."""
     for k in range(order.size):
@@ -239,3 +263,21 @@ def scale_values(
     for k in range(fields.size):
         scale = scales[fields[k]]
         out[k] = scale if values is None else min(max(values[k] * scale, -_LARGEST), _LARGEST)
+
+
+@njit(nogil=True, cache=True)
+def copy_rows(
+    indptr: NDArray[np.int64],
+    cells: NDArray[Any],
+    order: NDArray[np.int64],
+    placed: NDArray[np.int64],
+    out: NDArray[Any],
+) -> None:
+    """Copy the cells of the rows `order`, whose boundaries are then `placed`."""
+    for i in range(order.size):
+        row = order[i]
+        # Unsigned, so that no index is checked for being negative.
+        source = np.uint64(indptr[row])
+        target = np.uint64(placed[i])
+        for k in range(np.uint64(indptr[row + 1]) - source):
+            out[target + np.uint64(k)] = cells[source + np.uint64(k)]

@@ -1,4 +1,4 @@
-"""Numba kernels over blocks of a hashed data set: checks, rows in another order, templates of field ids."""
+"""Numba kernels over blocks of a hashed data set: checks, and templates of field ids."""
 
 from __future__ import annotations
 
@@ -44,35 +44,6 @@ def mark_hashed(slots: NDArray[Any], words: NDArray[np.uint64]) -> None:
         x = np.uint64(slots[k]) * np.uint64(0x9E3779B97F4A7C15)
         bit = (x ^ (x >> np.uint64(32))) & mask
         words[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-
-
-@njit(nogil=True, cache=True)
-def place_rows(indptr: NDArray[np.int64], order: NDArray[np.int64], placed: NDArray[np.int64]) -> None:
-    """Write the row boundaries, int64[order.size + 1], of the rows `order` one after the other."""
-    end = np.int64(0)
-    placed[0] = end
-    for i in range(order.size):
-        row = order[i]
-        end += indptr[row + 1] - indptr[row]
-        placed[i + 1] = end
-
-
-@njit(nogil=True, cache=True)
-def copy_rows(
-    indptr: NDArray[np.int64],
-    cells: NDArray[Any],
-    order: NDArray[np.int64],
-    placed: NDArray[np.int64],
-    out: NDArray[Any],
-) -> None:
-    """Copy the cells of the rows `order` to where `place_rows` put them."""
-    for i in range(order.size):
-        row = order[i]
-        # Unsigned, so that no index is checked for being negative.
-        source = np.uint64(indptr[row])
-        target = np.uint64(placed[i])
-        for k in range(np.uint64(indptr[row + 1]) - source):
-            out[target + np.uint64(k)] = cells[source + np.uint64(k)]
 
 
 _U0, _U1 = np.uint64(0), np.uint64(1)

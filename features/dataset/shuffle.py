@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.batches import Batch, Chunk, Slots
-from ctr.features.dataset import kernels
+from ctr.features.batches import Batch, Chunk, Slots, join_batches, slice_rows, take_rows
 from ctr.features.example_source import ExampleSource
 from ctr.features.folder import scratch_folder
 
@@ -98,15 +97,15 @@ def _cut(buckets: _Buckets, rows: int, rng: np.random.Generator, folder: Path) -
         at = 0
         while at < order.size:
             part = order[at : at + wanted]
-            parts.append(_pick(bucket, part))
+            parts.append(take_rows(bucket, part))
             at += part.size
             wanted -= part.size
             if wanted == 0:
-                yield _join(parts)
+                yield join_batches(parts)
                 parts, wanted = [], rows
         del bucket  # before the next one takes memory
     if parts:
-        yield _join(parts)
+        yield join_batches(parts)
 
 
 @dataclass(slots=True)
@@ -164,12 +163,12 @@ class _Buckets:
         else:
             self._field_dtype = batch.fields.dtype
         numbers = rng.integers(0, len(self), len(batch), dtype=np.uint16)
-        ordered = _pick(batch, np.argsort(numbers, kind="stable"))
+        ordered = take_rows(batch, np.argsort(numbers, kind="stable"))
         ends = np.cumsum(np.bincount(numbers, minlength=len(self))).tolist()
         first = 0
         for bucket, end in zip(self._buckets, ends, strict=True):
             if first < end:
-                bucket.append(_slice(ordered, first, end))
+                bucket.append(slice_rows(ordered, first, end))
             first = end
 
     def take(self, number: int) -> Batch:
@@ -209,53 +208,6 @@ class _Buckets:
 def _fill(file: BufferedReader, array: NDArray[Any]) -> None:
     if file.readinto(array.data) != array.nbytes:
         raise OSError(f"{file.name} was cut short")
-
-
-def _pick(batch: Batch, order: NDArray[np.int64]) -> Batch:
-    """The rows `order` of a batch, copied."""
-    indptr = np.empty(order.size + 1, np.int64)
-    kernels.place_rows(batch.indptr, order, indptr)
-
-    def cells(array: Any) -> Any:
-        picked = np.empty(int(indptr[-1]), array.dtype)
-        kernels.copy_rows(batch.indptr, array, order, indptr, picked)
-        return picked
-
-    return Batch(
-        indptr=indptr,
-        slots=cells(batch.slots),
-        values=None if batch.values is None else cells(batch.values),
-        labels=None if batch.labels is None else batch.labels[order],
-        weights=None if batch.weights is None else batch.weights[order],
-        fields=None if batch.fields is None else cells(batch.fields),
-    )
-
-
-def _slice(batch: Batch, first: int, end: int) -> Batch:
-    """Rows `first` to `end` (exclusive), as views but for `indptr`."""
-    features = slice(int(batch.indptr[first]), int(batch.indptr[end]))
-    return Batch(
-        indptr=batch.indptr[first : end + 1] - batch.indptr[first],
-        slots=batch.slots[features],
-        values=None if batch.values is None else batch.values[features],
-        labels=None if batch.labels is None else batch.labels[first:end],
-        weights=None if batch.weights is None else batch.weights[first:end],
-        fields=None if batch.fields is None else batch.fields[features],
-    )
-
-
-def _join(parts: list[Batch]) -> Batch:
-    """One batch of parts that all have the same columns."""
-    if len(parts) == 1:
-        return parts[0]
-    indptr = np.zeros(sum(map(len, parts)) + 1, np.int64)
-    np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]), out=indptr[1:])
-
-    def together(name: str) -> Any:
-        arrays = [getattr(part, name) for part in parts]
-        return None if arrays[0] is None else np.concatenate(arrays)
-
-    return Batch(indptr, *map(together, ("slots", "values", "labels", "weights", "fields")))
 
 
 @contextmanager

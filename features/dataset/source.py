@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from ctr.features.batches import Batch, Chunk, join_chunks, slice_chunk
+from ctr.features.batches import Batch, Chunk, join_chunks, slice_rows
 from ctr.features.dataset.blocks import StoredBlocks
 from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
 from ctr.features.dataset.raw_rows import raw_rows
@@ -139,7 +139,7 @@ class DatasetSource:
             at, last = max(start - first, 0), min(end - first, len(block))
             while at < last:
                 count = min(wanted, last - at)
-                pieces.append(slice_chunk(block, at, at + count))
+                pieces.append(slice_rows(block, at, at + count))
                 at += count
                 wanted -= count
                 if wanted == 0:
@@ -153,7 +153,7 @@ class DatasetSource:
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
         blocks = self._blocks(0, min(rows, self.manifest.rows))
-        pieces = [slice_chunk(block, 0, min(len(block), rows - first)) for first, block in blocks]
+        pieces = [slice_rows(block, 0, min(len(block), rows - first)) for first, block in blocks]
         return join_chunks(pieces).to_batch()
 
     def chunks(self) -> Iterator[Chunk]:

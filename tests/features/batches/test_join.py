@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.features.batches import join_chunks, merge_slots
+from ctr.features.batches import join_chunks, localize, merge_slots, slice_rows
 from ctr.features.batches.batch import Batch, Chunk
-from ctr.features.batches.localize import localize, slice_chunk
 from tests.reference import localize as reference
 
 pytestmark = pytest.mark.kernel
@@ -83,7 +82,7 @@ def test_pieces_of_a_chunk_are_that_chunk_again(bits: int, cuts: list[int]) -> N
     chunk = localize(
         Batch(whole.indptr, whole.slots, np.sqrt(whole.slots + 1).astype(np.float32), labels, weights)
     )
-    pieces = [slice_chunk(chunk, a, b) for a, b in pairwise(cuts)]
+    pieces = [slice_rows(chunk, a, b) for a, b in pairwise(cuts)]
     same(join_chunks(pieces), chunk)
 
 
@@ -92,7 +91,7 @@ def test_pieces_of_a_chunk_are_that_chunk_again(bits: int, cuts: list[int]) -> N
 def test_many_rows_are_what_localize_makes_of_them(bits: int) -> None:
     whole = random_batch(60_000, bits)
     chunk = localize(whole)
-    pieces = [localize(slice_chunk(chunk, a, a + 4_000).to_batch()) for a in range(0, 60_000, 4_000)]
+    pieces = [localize(slice_rows(chunk, a, a + 4_000).to_batch()) for a in range(0, 60_000, 4_000)]
     joined = join_chunks(pieces)
     same(joined, chunk)
     assert np.array_equal(joined.to_batch().slots, whole.slots)
@@ -118,7 +117,7 @@ def test_one_chunk_is_returned_as_it_is() -> None:
 
 def test_a_joined_chunk_shares_no_memory_with_its_pieces() -> None:
     chunk = localize(random_batch(40, 12, labels=np.ones(40, np.float32)))
-    empty = slice_chunk(chunk, 0, 0)
+    empty = slice_rows(chunk, 0, 0)
     for pieces in ([chunk, empty], [empty, chunk], [chunk, chunk]):
         joined = join_chunks(pieces)
         for name in ("indptr", "slots", "indices", "labels"):

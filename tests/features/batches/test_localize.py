@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
+from ctr.features.batches import localize, slice_rows, slot_counts
 from ctr.features.batches.batch import Batch, Chunk
-from ctr.features.batches.localize import localize, slice_chunk, slot_counts
 from tests.reference import localize as reference
 
 pytestmark = pytest.mark.kernel
@@ -156,7 +156,7 @@ def test_a_slice_holds_just_its_rows_and_slots(start: int, stop: int) -> None:
     values = np.arange(9, dtype=np.float32)
     labels, weights = np.arange(5, dtype=np.float32), np.arange(5, 10, dtype=np.float32)
     chunk = localize(Batch(indptr, slots, values, labels, weights))
-    part = slice_chunk(chunk, start, stop)
+    part = slice_rows(chunk, start, stop)
     assert rows_of(part) == rows_of(chunk)[start:stop]
     assert part.slots.tolist() == sorted({slot for row in rows_of(part) for slot in row})
     assert part.values is not None
@@ -169,7 +169,7 @@ def test_a_slice_holds_just_its_rows_and_slots(start: int, stop: int) -> None:
 
 def test_a_slice_of_all_rows_is_the_chunk() -> None:
     chunk = localize(one_row([3, 1]))
-    assert slice_chunk(chunk, 0, 1) is chunk
+    assert slice_rows(chunk, 0, 1) is chunk
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="nothing is compiled with the JIT off")
@@ -179,7 +179,7 @@ def test_after_a_warm_up_nothing_is_compiled() -> None:
 import numpy as np
 from ctr.features import Batch
 from ctr.features.batches import join_chunks, localize_kernels, slot_dtype
-from ctr.features.batches.localize import localize, slice_chunk, slot_counts, warm_up
+from ctr.features.batches import localize, slice_rows, slot_counts, warm_up
 
 def compiled():
     kernels = vars(localize_kernels).values()
@@ -192,7 +192,7 @@ for bits in (1, 8, 22, 32, 33, 40):
     rng = np.random.default_rng(bits)
     for rows in (2, 5_000):  # few slots, and more than a small table holds
         slots = rng.integers(0, 2**bits, rows).astype(slot_dtype(bits))
-        part = slice_chunk(localize(Batch(np.arange(rows + 1), slots)), 0, rows // 2)
+        part = slice_rows(localize(Batch(np.arange(rows + 1), slots)), 0, rows // 2)
         slot_counts(join_chunks([part] * 5))
     assert compiled() == warm, (bits, warm, compiled())
 """
