@@ -1,4 +1,4 @@
-"""`Threads`: calls on other threads; `in_order`: their results in the order of what they work on."""
+"""Calls on other threads: `Threads`, `in_order`, `Background`, and `Prefetch`, which reads ahead."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from itertools import pairwise
-from threading import Condition, Thread
-from typing import Any, ParamSpec, TypeVar
+from itertools import islice, pairwise
+from threading import Condition, Event, Thread
+from time import monotonic
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,6 +17,9 @@ U = TypeVar("U")
 
 _Queue = deque[tuple[Future[Any], Callable[[], Any]]]
 
+_POLL_S = 0.1
+_LONGEST_ITEM_S = 10.0  # of those that are to stop
+_LONGEST_END_S = 1.0
 _AHEAD = 2  # items per thread: one in work and one that waits, so that no thread does
 
 
@@ -143,3 +147,94 @@ def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Threads)
         wait([each for each in running if not each.cancel()])
     if failure is not None:
         raise failure
+
+
+class Background:
+    """A thread that remembers what went wrong on it. Leaving the `with` block waits for all calls."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = Threads(1, name)
+        self._last: Future[Any] = Future()
+        self._last.set_result(None)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Background:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        wait([self._last])
+        self._thread.close()
+
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run it after all earlier calls; the result, or what it raises, comes with the future."""
+
+        def noting_failure() -> T:
+            try:
+                return call(*args, **kwargs)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+        self._last = future = self._thread.submit(noting_failure)
+        return future
+
+    def require_sound(self) -> None:
+        """Raise what a call raised last, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+
+class ReaderHangs(Exception):  # noqa: N818  (no fault of the program)
+    """Reading was to stop, and the next item does not come: the disk hangs, or the network."""
+
+
+class Prefetch(Generic[T]):
+    """Iterates over `items` on a thread, at most `depth` items ahead of the caller.
+
+    The kernels that read and hash release the GIL, so this overlaps reading with training. An error in
+    `items` is raised where the caller asks for the item that failed. Leaving the `with` block stops the
+    thread.
+    """
+
+    def __init__(self, items: Iterator[T], depth: int, stop: Event | None = None) -> None:
+        """Once `stop` is set, nobody waits long for an item: ReaderHangs is raised when none comes."""
+        self._items, self._depth, self._stop = items, depth, stop
+        self._thread = Threads(1, "reader")
+        self._coming: deque[Future[list[T]]] = deque()
+
+    def __enter__(self) -> Iterator[T]:
+        for _ in range(self._depth + 1):  # and one that the caller works on
+            self._coming.append(self._thread.submit(self._take))
+        return self._iterate()
+
+    def __exit__(
+        self, _kind: object = None, error: BaseException | None = None, _trace: object = None
+    ) -> None:
+        for each in self._coming:
+            each.cancel()
+        # An interrupted program must not wait for a disk that may hang for ever.
+        longest_s = _LONGEST_END_S if isinstance(error, KeyboardInterrupt | ReaderHangs) else None
+        ended = wait([self._thread.submit(self._end)], longest_s).done
+        self._thread.close(None if ended else 0)
+
+    def _iterate(self) -> Iterator[T]:
+        while item := self._result(self._coming.popleft()):
+            self._coming.append(self._thread.submit(self._take))
+            yield from item
+
+    def _result(self, item: Future[list[T]]) -> list[T]:
+        deadline = float("inf")
+        while self._stop is not None and not wait([item], _POLL_S).done:
+            if self._stop.is_set():
+                deadline = min(deadline, monotonic() + _LONGEST_ITEM_S)
+            if monotonic() > deadline:
+                raise ReaderHangs
+        return item.result()
+
+    def _take(self) -> list[T]:
+        """The next item; none at the end."""
+        return list(islice(self._items, 1))
+
+    def _end(self) -> None:
+        if isinstance(self._items, Generator):
+            self._items.close()  # an unfinished pass puts in order what it leaves behind

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctr.errors import ModelError, first_problem
-from ctr.prefetch import Prefetch
+from ctr.features.threads import Prefetch
 from ctr.ps import PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"

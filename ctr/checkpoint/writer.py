@@ -27,8 +27,8 @@ from ctr.checkpoint.checkpoint import (
 )
 from ctr.errors import ModelError
 from ctr.features import replace_folder, require_replaceable
+from ctr.features.threads import Prefetch
 from ctr.outputs import require_writable
-from ctr.prefetch import Prefetch
 from ctr.ps import PartitionDump, RedisStore
 
 

@@ -14,14 +14,13 @@ import numpy as np
 from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError
 from ctr.features import ExampleSource
-from ctr.features.threads import Threads
+from ctr.features.threads import Prefetch, ReaderHangs, Threads
 from ctr.learn.learner import WARM_UP_ROWS, Learner, warm_up
 from ctr.learn.result import AfterPass, LearningCurve, TrainProgress, TrainResult
 from ctr.learn.sampling import Admission, Sampling
 from ctr.learn.team import Task, Team
 from ctr.metrics import Metrics
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes
-from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.ps import Slots, Store
 from ctr.ps.partitions import no_slots
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features import BadRows, Batch, Chunk, ExampleSource
+from ctr.features.threads import Prefetch, ReaderHangs
 from ctr.metrics import Metrics, MetricSummary
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
 from ctr.optimizers import Float32
-from ctr.prefetch import Prefetch, ReaderHangs
 
 if TYPE_CHECKING:
     from ctr.features import RowTexts

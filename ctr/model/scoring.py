@@ -14,12 +14,12 @@ from pyarrow import csv, parquet
 
 from ctr.errors import DataError
 from ctr.features import ExampleSource
+from ctr.features.threads import Prefetch
 from ctr.model.evaluation import Positions, RowNumbers, batches_beside
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.optimizers import Float32
 from ctr.outputs import replace_file, require_writable
-from ctr.prefetch import Prefetch
 
 if TYPE_CHECKING:
     from ctr.features import RowTexts

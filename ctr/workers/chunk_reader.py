@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ctr.features import Batch, Chunk, ExampleSource
 from ctr.features.batches import localize
+from ctr.features.threads import Prefetch
 from ctr.learn import Timings
-from ctr.prefetch import Prefetch
 from ctr.workers.description import JobDescription
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from threading import Lock
 
 from ctr.features import Chunk, ExampleSource
+from ctr.features.threads import Prefetch
 from ctr.learn import Sampling, Timings
-from ctr.prefetch import Prefetch
 from ctr.ps import ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
 from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.data_plan import DataPlan

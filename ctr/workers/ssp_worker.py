@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from ctr.background import Background
 from ctr.features import ExampleSource
+from ctr.features.threads import Background
 from ctr.learn import Learner, Timings
 from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.jit import is_cached
 from ctr.features.batches import localize_kernels as kernels
 from ctr.features.batches.batch import Batch, Chunk, slot_dtype
 from ctr.features.batches.localize import localize, merge_slots, slot_counts, used_slots
+from ctr.jit import is_cached
 
 _Examples = TypeVar("_Examples", bound=Batch | Chunk)
 

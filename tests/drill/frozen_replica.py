@@ -15,7 +15,7 @@ from time import sleep
 import numpy as np
 from redis import ResponseError
 
-from ctr.background import Background
+from ctr.features.threads import Background
 from ctr.ps import Outcome, PackedPush, RedisSession, RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.partitions import Bools
 from tests.ps.breakable_redis import BreakableRedis, BreakableServer

@@ -13,7 +13,7 @@ import numpy as np
 from ctr.errors import DataError
 from ctr.features import Chunk, DatasetSource, Slots, slot_dtype
 from ctr.features.batches import localize
-from ctr.features.threads import Threads, cores
+from ctr.features.threads import Prefetch, ReaderHangs, Threads, cores
 from ctr.jobs.training.outcome import Remains
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup
@@ -31,7 +31,6 @@ from ctr.learn import (
 from ctr.metrics import Metrics
 from ctr.model import LinearModel
 from ctr.optimizers import Float32, Lbfgs
-from ctr.prefetch import Prefetch, ReaderHangs
 from ctr.ps import Token, open_store
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from redis.exceptions import RedisError
 
-from ctr.background import Background
 from ctr.errors import StoreError
+from ctr.features.threads import Background
 from ctr.ps import Filters, PendingPush, RedisSessions, RedisStore, Token, parse_redis_url
 from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.cluster import add_node, hash_slot_of, move_hash_slots
