@@ -123,7 +123,7 @@ class PushRequest:
         return RequestOutcome.READY
 
     def write(self, link: Link, scratch: NDArray[np.uint8]) -> None:
-        """Send the transaction; for `scratch`, see `SparsePush.write`."""
+        """Send the transaction; for `scratch`, see `StringPush.write`."""
         p, keys, facts, transaction = self.partition, self.model.keys, self.facts, self.transaction
         first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.token is None)
         if first:

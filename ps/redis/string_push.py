@@ -1,4 +1,4 @@
-"""`Transaction`, and the two ways to add increments to a string in one: `SparsePush` and `RangePush`."""
+"""`Transaction`, and `StringPush`: the two ways to add increments to a string in one."""
 
 from __future__ import annotations
 
@@ -93,77 +93,76 @@ def _skip_integers(replies: ReplyReader, count: int) -> None:
     replies.skip_integers(count)
 
 
-class SparsePush:
-    """Adds to slots one by one (BITFIELD INCRBY).
+@dataclass(slots=True)
+class StringPush:
+    """Adds to slots of a string: one by one (BITFIELD INCRBY), or as the range from the first to the last.
 
-    Nothing is read first but the slots whose increments are heavy, which are limited by what is there.
+    One by one, nothing is read first but the slots whose increments are heavy, which are limited by what is
+    there. A range is read, added to here, and written back.
     """
 
-    range_bytes = 0
-    """Bytes that are read, and written from the scratch."""
+    key: bytes
+    offsets: Offsets
+    """At least one."""
+    increments: Int64
+    ranged: bool
+    heavy: Int64 = field(init=False)
+    """Where the heavy increments are; see `ctr.ps.fixed_point_kernels`."""
 
-    def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
-        self.key = key
-        self._offsets = offsets
-        self._increments = increments
-        self._heavy = _heavy_places(increments)
-        self.reads = self._heavy.size > 0
+    def __post_init__(self) -> None:
+        marks = np.empty(self.increments.size, np.uint8)
+        self.heavy = np.flatnonzero(marks) if find_heavy(self.increments, marks) else _NONE
+
+    @property
+    def reads(self) -> bool:
         """Whether it has to look first, at what must not change before it has written."""
+        return self.ranged or self.heavy.size > 0
+
+    @property
+    def range_bytes(self) -> int:
+        """Bytes that are read, and written from the scratch."""
+        return (int(self.offsets[-1]) - int(self.offsets[0]) + 1) * SLOT_BYTES if self.ranged else 0
 
     def look(self) -> bytes | memoryview:
         """Ask for what has to be known of the string before it is added to."""
-        return bitfield_read(self.key, self._offsets[self._heavy])
+        if self.ranged:
+            return read_range(self.key, self.offsets)
+        return bitfield_read(self.key, self.offsets[self.heavy])
 
-    def read_look(self, replies: ReplyReader) -> Int64:
-        """The answer, int64[heavy], for `write`."""
-        if not self.reads:
-            return _NONE
-        current = np.empty(self._heavy.size, np.int64)
-        replies.array()
-        replies.integers(current)
+    def read_look(self, replies: ReplyReader) -> NDArray[Any]:
+        """The answer, for `write`: int64[heavy]; of a range uint8[n], a view that the next read overwrites.
+
+        Beyond it are zeros.
+        """
+        if self.ranged:
+            raw = replies.bulk()
+            return np.empty(0, np.uint8) if raw is None else raw
+        current = np.empty(self.heavy.size, np.int64)
+        if self.heavy.size:
+            replies.array()
+            replies.integers(current)
         return current
 
     def write(self, current: NDArray[Any], scratch: NDArray[np.uint8], transaction: Transaction) -> None:
         """Add the commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
-        increments = _limit(self._increments, self._heavy, current, transaction)
-        transaction.add_to_slots(self.key, self._offsets, increments)
+        if not self.ranged:
+            transaction.add_to_slots(self.key, self.offsets, self._limited(current, transaction))
+            return
+        first, written = int(self.offsets[0]), scratch[: self.range_bytes]
+        heavy_now = np.empty(self.heavy.size, np.int64)
+        if heavy_now.size:
+            decode_range(current, self.offsets[self.heavy], first, heavy_now)
+        add_to_range(current, first, self.offsets, self._limited(heavy_now, transaction), written)
+        transaction.overwrite(self.key, written, first * SLOT_BYTES, longest=written.size)
 
-
-class RangePush:
-    """Adds to the range from the first slot to the last: reads it, adds to it here, and writes it back.
-
-    As `SparsePush`, and there is at least one slot.
-    """
-
-    reads = True
-
-    def __init__(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
-        self.key = key
-        self._offsets = offsets
-        self._increments = increments
-        self._first = int(offsets[0])
-        self.range_bytes = (int(offsets[-1]) - self._first + 1) * SLOT_BYTES
-
-    def look(self) -> bytes:
-        return read_range(self.key, self._offsets)
-
-    def read_look(self, replies: ReplyReader) -> NDArray[np.uint8]:
-        """The answer, uint8[n], for `write`: a view that the next read overwrites. Beyond it are zeros."""
-        raw = replies.bulk()
-        return np.empty(0, np.uint8) if raw is None else raw
-
-    def write(self, current: NDArray[Any], scratch: NDArray[np.uint8], transaction: Transaction) -> None:
-        heavy = _heavy_places(self._increments)
-        heavy_now = np.empty(heavy.size, np.int64)
-        if heavy.size:
-            decode_range(current, self._offsets[heavy], self._first, heavy_now)
-        increments = _limit(self._increments, heavy, heavy_now, transaction)
-        written = scratch[: self.range_bytes]
-        add_to_range(current, self._first, self._offsets, increments, written)
-        transaction.overwrite(self.key, written, self._first * SLOT_BYTES, longest=written.size)
-
-
-StringPush = SparsePush | RangePush
+    def _limited(self, heavy_now: Int64, transaction: Transaction) -> Int64:
+        """The increments, of which the heavy ones go no further than the limits; how many did is noted."""
+        if not self.heavy.size:
+            return self.increments
+        increments = self.increments.copy()
+        z, n = limit_heavy(heavy_now, self.heavy, increments)
+        transaction.limited = transaction.limited[0] + z, transaction.limited[1] + n
+        return increments
 
 
 def string_pushes(
@@ -177,31 +176,12 @@ def string_pushes(
     body, last = split_last(offsets, model.layout.strings.size)
     if body.size:
         ranged = density is not None and is_dense(body, density)
-        push = RangePush if ranged else SparsePush
-        yield push(model.keys.state(*place), body, increments[: body.size])
+        yield StringPush(model.keys.state(*place), body, increments[: body.size], ranged)
     if last.size:
-        yield SparsePush(model.keys.last_slots(*place), last, increments[body.size :])
+        yield StringPush(model.keys.last_slots(*place), last, increments[body.size :], ranged=False)
 
 
 def read_range(key: bytes, offsets: Offsets) -> bytes:
     """The command that reads a string from the first of these slots to the last."""
     start, end = int(offsets[0]) * SLOT_BYTES, (int(offsets[-1]) + 1) * SLOT_BYTES - 1
     return command(b"GETRANGE", key, b"%d" % start, b"%d" % end)
-
-
-def _heavy_places(increments: Int64) -> Int64:
-    """Where the heavy increments are; see `ctr.ps.fixed_point_kernels`."""
-    if not increments.size:
-        return _NONE
-    marks = np.empty(increments.size, np.uint8)
-    return np.flatnonzero(marks) if find_heavy(increments, marks) else _NONE
-
-
-def _limit(increments: Int64, heavy: Int64, current: Int64, transaction: Transaction) -> Int64:
-    """The increments, of which the heavy ones go no further than the limits; how many did is noted."""
-    if not heavy.size:
-        return increments
-    increments = increments.copy()
-    z, n = limit_heavy(current, heavy, increments)
-    transaction.limited = transaction.limited[0] + z, transaction.limited[1] + n
-    return increments
