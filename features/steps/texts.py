@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 
 from ctr.features.columns import Arrays, Column
@@ -11,6 +12,7 @@ from ctr.features.steps.numbers import buckets_of
 from ctr.features.steps.times import buckets_of_times
 
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_LARGEST_LOG = math.log(sys.float_info.max)
 
 
 def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[str]:
@@ -32,7 +34,9 @@ def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[s
 
 def log_bounds(bucket: int) -> tuple[float, float]:
     """From where to where a bucket of at least 2 goes: see `log_bucket`."""
-    return max(math.exp(math.sqrt(bucket - 2)), 2.0), math.exp(math.sqrt(bucket - 1))
+    end = math.sqrt(bucket - 1)
+    high = math.exp(end) if end < _LARGEST_LOG else math.inf
+    return max(math.exp(math.sqrt(bucket - 2)), 2.0), high
 
 
 def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[str]:

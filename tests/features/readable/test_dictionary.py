@@ -140,6 +140,17 @@ def test_a_bucket_without_a_text_is_its_number(tmp_path: Path, monkeypatch: pyte
     assert sorted(dictionary.table()["feature"].to_pylist()) == ["v=-2", "v=2", "v=3"]
 
 
+def test_the_last_bucket_of_log_has_no_end(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("y,v\n1,1.7976931348623157e308\n")
+    field = "{name: v, type: number, transform: log}"
+    text = f"{{version: 1, source: {{format: delimited}}, label: y, bias: false, fields: [{field}]}}"
+    source = RawSource(parse_spec(text, "test"), [tmp_path / "log.csv"])
+    dictionary = Dictionary(source.spec, source.columns, 9)
+    source.watch = dictionary.add
+    list(source.batches(10))
+    assert dictionary.table()["feature"].to_pylist() == ["v=[1.79706e+308, inf)"]
+
+
 def test_what_is_read_of_every_kind_of_number(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("y,v\n1,5\n0,-3\n1,0\n0,100\n1,\n0,oops\n")
     kinds = {
