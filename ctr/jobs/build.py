@@ -83,9 +83,7 @@ def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
     if before is None:
         return Windows(spec) if spec.windows else None
     if not spec.windows:
-        raise SettingError(
-            f"Invalid value for {named('windows_from')}: the spec has no windows; leave it out"
-        )
+        raise SettingError(f"{named('windows_from')}: the spec has no windows; leave it out.")
     return load_windows(spec, before)
 
 

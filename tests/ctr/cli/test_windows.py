@@ -279,7 +279,9 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     assert "torn or changed since it was written" in " ".join(torn.err.split())
     plain = tmp_path / "plain.yaml"
     plain.write_text(SPEC.read_text().split("windows:")[0])
-    assert cli("features", "build", "--spec", plain, days[0], "--out", out, "--windows-from", out).code == 2
+    without = cli("features", "build", "--spec", plain, days[0], "--out", out, "--windows-from", out)
+    assert without.code == 2
+    assert without.err.endswith("error: --windows-from: the spec has no windows; leave it out.\n")
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.read_text().replace("key: [ip]", "key: [os]"))
     odd = cli("features", "build", "--spec", other, days[0], "--out", tmp_path / "odd", "--windows-from", out)
