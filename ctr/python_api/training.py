@@ -74,12 +74,15 @@ def train(
         inputs = opened.enter_context(inputs_of(data, read_with))
         if label is not None:
             wanted = read_with = parse_spec(draft(inputs[0], label=label), "the drafted spec")
-        others = () if holdout is None else opened.enter_context(inputs_of(holdout, read_with))
-        values = {"inputs": inputs, "spec": wanted, "holdout": others, **TrainJob.checked(settings)}
+        values: dict[str, Any] = {"inputs": inputs, "spec": wanted, **TrainJob.checked(settings)}
+        if holdout is not None:
+            values["holdout"] = opened.enter_context(inputs_of(holdout, read_with))
+        if model is not None:
+            values["model"] = Path(model)
+        values = with_file(TrainJob, values)  # which may have a hold-out and a model, too
         job = TrainJob(
-            **with_file(TrainJob, values),
-            model=_NOWHERE if model is None else Path(model),
-            saved=model is not None,
+            **{"model": _NOWHERE, **values},
+            saved="model" in values,
             data_name=None if given else "a table",
         )
         if not given and job.warm_start is None and isinstance(job.spec, FeatureSpec):

@@ -12,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 import ctr
 import ctr.python_api.evaluating
@@ -195,3 +196,18 @@ def test_a_job_through_redis_with_a_file_of_settings(
         ctr.train(rows, model.spec, settings=settings)
     with pytest.raises(SettingError, match="checkpoint, resume, filters and consistency ssp and asp need"):
         ctr.train(rows, model.spec, consistency="ssp")
+
+
+def test_a_file_of_settings_may_name_the_hold_out_and_the_model(
+    rows: list[dict[str, object]], model: ctr.Model, tmp_path: Path
+) -> None:
+    settings, held_out = tmp_path / "s.yaml", tmp_path / "held-out.parquet"
+    pq.write_table(pa.Table.from_pylist(rows[:100]), held_out)
+    options = f"{{model: {tmp_path / 'model'}, holdout: [{held_out}]}}"
+    settings.write_text(f"{{command: train, version: 1, options: {options}}}")
+    trained = ctr.train(rows, model.spec, settings=settings)
+    assert trained.metrics["holdout"]["examples"] == 100
+    assert ctr.load_model(tmp_path / "model").id == trained.id
+    elsewhere = ctr.train(rows, model.spec, settings=settings, holdout=rows[:50], model=tmp_path / "other")
+    assert elsewhere.metrics["holdout"]["examples"] == 50
+    assert ctr.load_model(tmp_path / "other").id == elsewhere.id
