@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -67,9 +67,8 @@ class Yardsticks:
 
     def costs(self, others: float) -> Costs:
         """Those of the cost model, on this machine, where others have this share of all cores."""
-        longer = self.longer
-        slower = Costs().slower(training=longer.training, requests=longer.requests, servers=longer.servers)
-        return replace(slower, cores_busy=slower.cores_busy * (1 - others))
+        costs = slower(self.longer.training, self.longer.requests, self.longer.servers)
+        return replace(costs, cores_busy=costs.cores_busy * (1 - others))
 
     @staticmethod
     def between(*some: Yardsticks) -> Yardsticks:
@@ -78,6 +77,13 @@ class Yardsticks:
             longer=Spent.mean(*(each.longer for each in some)),
             queued=mean(each.queued for each in some),
         )
+
+
+def slower(training: float, requests: float, servers: float) -> Costs:
+    """The costs where reading and training, workers' requests, and servers take so many times as long."""
+    costs, times = Costs(), {"train": training, "request": requests, "server": servers}
+    timed = [each.name for each in fields(costs) if each.metadata["unit"].startswith(("us ", "ns "))]
+    return replace(costs, **{name: getattr(costs, name) * times[name.partition("_")[0]] for name in timed})
 
 
 def measure_yardsticks(

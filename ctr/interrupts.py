@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Timer, current_thread, main_thread
 from types import FrameType
@@ -15,9 +15,14 @@ _LONGEST_END_S = 5.0
 
 def interrupt_on_signals() -> None:
     """From now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, but for those that are ignored."""
+    handle_signals(_interrupt)
+
+
+def handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    """From now on SIGINT, SIGTERM and SIGHUP call `handler`, but for those that are ignored."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _interrupt)
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

@@ -27,13 +27,21 @@ def beside_input(text: str, suffix: str) -> Path:
 
 
 @contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Yield where to write the file that takes the place of `path` when the block ends without an error."""
+def replace_file(path: Path, what: str | None = None) -> Iterator[Path]:
+    """Yield where to write the file that takes the place of `path` when the block ends without an error.
+
+    Where the disk refuses, raises DataError, which says `what` could not be written; without it, OSError.
+    """
     from ctr.features import scratch_folder
 
-    with scratch_folder(path.parent, f".{path.name}.", ".partial") as folder:
-        yield folder / path.name
-        os.replace(folder / path.name, path)
+    try:
+        with scratch_folder(path.parent, f".{path.name}.", ".partial") as folder:
+            yield folder / path.name
+            os.replace(folder / path.name, path)
+    except OSError as error:
+        if what is None:
+            raise
+        raise DataError(f"{path}: {what} could not be written ({error}).") from error
 
 
 def require_writable(path: Path, *, make_folders: bool = True) -> None:

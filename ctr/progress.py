@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isnan
 from time import monotonic
 from typing import Any, Protocol
@@ -33,6 +33,11 @@ class Report(Protocol):
         iteration: int | None = None,
         objective: float | None = None,
     ) -> None: ...
+
+
+def silent(_what: str) -> AbstractContextManager[Report]:
+    """Progress that nobody sees."""
+    return nullcontext(lambda *_, **__: None)
 
 
 @contextmanager

@@ -79,8 +79,7 @@ class Pipeline:
         Raises SpecError as `spec_of` does, for specs with windows, and for those of rows that carry their own
         features.
         """
-        if not isinstance(spec, FeatureSpec):
-            spec = spec_of(spec)
+        spec = spec_of(spec)
         if not spec.fields:
             raise SpecError(
                 f"{spec.source.format} data carries its own features, so there are no columns to make any of;"
@@ -203,11 +202,13 @@ def _of_bytes(content: bytes) -> Pipeline:
         return Pipeline.load(folder)
 
 
-def spec_of(spec: str | Path) -> FeatureSpec:
-    """The spec of a YAML file, of a fitted folder, of a name that ships with the package, or of YAML text.
+def spec_of(spec: FeatureSpec | str | Path) -> FeatureSpec:
+    """The spec itself, of a YAML file, a fitted folder, a name that ships with the package, or YAML text.
 
     Text is told from a name by its line ends or its `{`. Raises SpecError.
     """
+    if isinstance(spec, FeatureSpec):
+        return spec
     if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
         return parse_spec(spec, "the YAML text")
     return load_spec(spec)

@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from types import FrameType
 
+from ctr.interrupts import handle_signals
+
 
 def main() -> None:
     """Run the command line and end the process: exit 0 when all went well, 2 on wrong use, 1 when it failed,
@@ -53,9 +55,7 @@ def _run() -> None:
 def _leave_on_signals() -> None:
     # A cluster stops a job with SIGTERM where a person presses Ctrl-C, and a closed terminal with SIGHUP: all
     # end it the same way. While the commands are imported, an exception would show somebody else's traceback.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+    handle_signals(_leave)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:

@@ -50,11 +50,8 @@ def export(model: Model, weights: pa.Table, out: Path, format_: str) -> None:
     `weights`: those of `model.weights()`, with any texts; `require_exportable` must accept the model. Raises
     DataError when the disk refuses, and for more weights than the format holds.
     """
-    try:
-        with replace_file(out) as draft:
-            _write(model, weights, draft, format_)
-    except OSError as error:
-        raise DataError(f"{out}: the weights could not be written ({error}).") from error
+    with replace_file(out, "the weights") as draft:
+        _write(model, weights, draft, format_)
 
 
 def _write(model: Model, weights: pa.Table, path: Path, format_: str) -> None:

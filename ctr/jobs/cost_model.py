@@ -9,7 +9,7 @@ sets the pace (`estimate`), or all cores together, where one machine has fewer o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import ceil, exp, expm1, log1p
@@ -163,13 +163,6 @@ class Costs:
     own_log_ram: float = _cost(20, "bytes per entry", "what a worker has in logs that are not folded yet")
     moved_bytes: int = _cost(42, "bytes per slot", "on the wire, a pull or push one by one")
     reply_bytes: int = _cost(19, "bytes per slot", "on the wire, the reply")
-
-    def slower(self, *, training: float, requests: float, servers: float) -> Costs:
-        """The costs where reading and training, workers' requests, and servers take so many times as long."""
-        times = {"train": training, "request": requests, "server": servers}
-        timed = [f.name for f in fields(self) if f.metadata["unit"].startswith(("us ", "ns "))]
-        changes = {name: getattr(self, name) * times[name.partition("_")[0]] for name in timed}
-        return replace(self, **changes)
 
 
 @dataclass(frozen=True, slots=True)

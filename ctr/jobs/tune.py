@@ -26,7 +26,7 @@ from ctr.features.readers import RowChoice
 from ctr.jobs.training.holdout import open_holdout
 from ctr.jobs.training.setup import open_training, wanted_spec
 from ctr.outputs import replace_file, require_apart, require_no_part, require_writable
-from ctr.progress import Report
+from ctr.progress import Report, silent
 from ctr.search import Plan, Progress, RawRows, Tuned, require_optuna, tune
 from ctr.settings import NamedSpec, TrainJob, TuneJob, write_settings
 
@@ -62,10 +62,10 @@ class TuneOutcome:
 
 def run_tune_job(
     job: TuneJob,
-    stop: Event,
-    show: Callable[[str], AbstractContextManager[Report]],
-    on_rows: Callable[[int, float], None],
-    on_progress: Callable[[Progress], None],
+    stop: Event | None = None,
+    show: Callable[[str], AbstractContextManager[Report]] = silent,
+    on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> TuneOutcome:
     """Search, and write the best settings; with crosses that are worth it also the spec that has them.
 

@@ -19,7 +19,7 @@ from ctr.features.inspect import ShownFeature, show, show_values
 from ctr.features.readable import read_dictionary_bytes
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
-from ctr.weights import BIAS, FeatureTexts, with_names
+from ctr.weights import BIAS, texts_of, with_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _dictionary(dataset: str) -> pa.Table | None:
 
 def _texts(names: pa.Table | None, slots: Slots) -> list[str | None]:
     """Of each slot, or None."""
-    return [None] * slots.size if names is None else list(FeatureTexts.of(names).at(slots)[0].to_pylist())
+    return [None] * slots.size if names is None else list(texts_of(names, slots)[0].to_pylist())
 
 
 def _of_slot(slot: int, value: float, text: str | None) -> ShownFeature:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ctr.errors import DataError
 from ctr.outputs import replace_file
 from ctr.packages import require_packages
 from ctr.weights import BETWEEN, BIAS
@@ -126,11 +125,8 @@ def write_report(path: Path, models: Sequence[EvaluatedModel], inputs: Sequence[
     )
     pages.filters |= {"number": _number, "count": _count, "percent": partial(_number, format_="{:.1%}")}
     page = pages.get_template("report.html.jinja").render(**_content(models, inputs))
-    try:
-        with replace_file(path) as draft:
-            draft.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: the report could not be written ({error}).") from error
+    with replace_file(path, "the report") as draft:
+        draft.write_text(page, encoding="utf-8")
 
 
 def _content(models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec
     >>> folder.cleanup()
     """
     inputs = [data] if isinstance(data, str | Path) else data
-    return read_table(inputs, spec_of(spec) if isinstance(spec, str | Path) else spec)
+    return read_table(inputs, spec_of(spec))
 
 
 def draft_spec(data: object, *, label: str | None = None) -> FeatureSpec:
@@ -59,4 +59,4 @@ def check(data: object, spec: str | Path | FeatureSpec, *, rows: int = 200_000) 
     Raises DataError when a column is not there, or there is no good row.
     """
     with inputs_of(data) as inputs:
-        return look(spec_of(spec) if isinstance(spec, str | Path) else spec, inputs, rows)
+        return look(spec_of(spec), inputs, rows)

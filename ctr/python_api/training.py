@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -65,7 +64,7 @@ def train(
     """
     if label is not None and spec is not None:
         raise SettingError("label is for data without a spec: a spec names its label; leave one of them out.")
-    wanted = spec_of(spec) if isinstance(spec, str | Path) else spec
+    wanted = None if spec is None else spec_of(spec)
     read_with, warm_start = wanted, settings.get("warm_start")
     if wanted is None and warm_start is not None and Path(warm_start).is_dir():
         read_with = load_spec(warm_start)
@@ -91,7 +90,7 @@ def train(
         if job.auto:
             with TemporaryDirectory() as scratch:
                 job, _ = tuned(job, Path(scratch))
-        outcome = run(job, Event(), _silent, on_progress)
+        outcome = run(job, on_progress=on_progress)
         for tracker in trackers:
             tracker.keep(outcome.to_json())
         return outcome.model
@@ -111,7 +110,7 @@ def tune(
     `ctr.train(data, settings=out)`. The result has `options`, for `ctr.train(data, spec, **tuned.options)`,
     and all that was `tried`. Raises SettingError, DataError and SpecError.
     """
-    wanted = spec_of(spec) if isinstance(spec, str | Path) else spec
+    wanted = None if spec is None else spec_of(spec)
     unnamed = not isinstance(spec, str | Path) or not (is_shipped(spec) or Path(spec).exists())
     if out is not None and wanted is not None and unnamed:
         raise SettingError("out names the spec that settings belong to: give spec as a path or a name.")
@@ -119,7 +118,7 @@ def tune(
         place = Path(scratch, "settings.yaml") if out is None else Path(out)
         values = {"inputs": inputs, "spec": wanted if out is None else spec, **TuneJob.checked(settings)}
         job = TuneJob(out=place, **values)
-        return run_tune_job(job, Event(), _silent, lambda rows, fraction: None, lambda progress: None).tuned
+        return run_tune_job(job).tuned
 
 
 def suggest(
@@ -139,7 +138,7 @@ def suggest(
 
     with inputs_of(data) as inputs:
         return suggest_crosses(
-            spec_of(spec) if isinstance(spec, str | Path) else spec,
+            spec_of(spec),
             inputs,
             most=crosses,
             rows=rows,
@@ -157,8 +156,3 @@ def _require_classes(table: str, spec: FeatureSpec) -> None:
         with suppress(TypeError, ValueError):  # no label: an error where the row is read
             if len(values) == 1:
                 require_classes(spec, len(column), len(column) if float(values[0]) > 0 else 0)
-
-
-def _silent(_what: str) -> AbstractContextManager[Callable[..., None]]:
-    """Progress that nobody sees."""
-    return nullcontext(lambda *_, **__: None)

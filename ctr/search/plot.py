@@ -60,8 +60,5 @@ def write_plot(tuned: Tuned, file: Path) -> None:
     for axes in (by_trial, by_alpha):
         axes.set_ylabel("log loss of rows held out (nats)")
         axes.grid(visible=True, alpha=0.3)
-    try:
-        with replace_file(file) as draft:
-            figure.savefig(draft, dpi=150)
-    except OSError as error:
-        raise DataError(f"{file}: the plot could not be written ({error}).") from error
+    with replace_file(file, "the plot") as draft:
+        figure.savefig(draft, dpi=150)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -93,14 +94,21 @@ def click_weight(value: float) -> float:
     return value
 
 
+@contextmanager
+def _as_value_error() -> Iterator[None]:
+    """What is wrong with a value, as pydantic takes it."""
+    try:
+        yield
+    except (SpecError, StoreError) as error:
+        raise ValueError(str(error)) from None
+
+
 def store_url(url: str) -> str:
     """Refuse what names no store."""
     from ctr.ps import require_store_url
 
-    try:
+    with _as_value_error():
         require_store_url(url)
-    except StoreError as error:
-        raise ValueError(str(error)) from None
     return url
 
 
@@ -108,10 +116,8 @@ def _redis_url(url: str) -> str:
     """Refuse what names no store in Redis."""
     from ctr.ps import parse_redis_url
 
-    try:
+    with _as_value_error():
         parse_redis_url(url)
-    except StoreError as error:
-        raise ValueError(str(error)) from None
     return url
 
 
@@ -124,10 +130,8 @@ def chosen_rows(condition: str, *, meets: bool = True) -> RowChoice:
     """The rows that meet this condition, or the others. Raises ValueError."""
     from ctr.features.readers import RowChoice
 
-    try:
+    with _as_value_error():
         return RowChoice.parse(condition, meets=meets)
-    except SpecError as error:
-        raise ValueError(str(error)) from None
 
 
 def _condition(text: str | None) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,35 +18,19 @@ BETWEEN = " | "
 """Between the texts of features that share a slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureTexts:
-    """The texts of features by their slots."""
+def texts_of(names: pa.Table, slots: Slots) -> tuple[pa.Array, pa.Array]:
+    """The texts and counts of the features at slots[k], in any order; null where there are none.
 
-    slots: NDArray[np.uint64]
-    """uint64[k], sorted."""
-    texts: pa.Array
-    """string[k]: of several features, that of the most frequent first, with ` | ` between them."""
-    counts: pa.Array
-    """int64[k]: how often they occurred in the data of training, together; null where that is not known."""
-
-    @staticmethod
-    def of(names: pa.Table) -> FeatureTexts:
-        """Of a dictionary's columns `slot`, `feature` and `count`, the most frequent feature first."""
-        grouped = names.group_by("slot", use_threads=False).aggregate([("feature", "list"), ("count", "sum")])
-        grouped = grouped.sort_by("slot").combine_chunks()
-        texts = compute.binary_join(grouped["feature_list"].cast(pa.list_(pa.string())), BETWEEN)
-        return FeatureTexts(
-            grouped["slot"].to_numpy(), texts.combine_chunks(), grouped["count_sum"].combine_chunks()
-        )
-
-    def at(self, slots: Slots) -> tuple[pa.Array, pa.Array]:
-        """The texts and counts of slots[k], in any order; null where there are none."""
-        wide = slots.astype(np.uint64, copy=False)
-        places = np.searchsorted(self.slots, wide)
-        places[places == self.slots.size] = 0
-        missing = self.slots[places] != wide if self.slots.size else np.ones(slots.size, np.bool_)
-        indices = pa.array(places, pa.int64(), mask=missing)
-        return self.texts.take(indices), self.counts.take(indices)
+    `names` has the columns of a dictionary: `slot`, `feature`, `count`. Of several features at one slot, the
+    text of the most frequent comes first, with ` | ` between them, and counts are added up; a count is null
+    where it is not known.
+    """
+    grouped = names.group_by("slot", use_threads=False).aggregate([("feature", "list"), ("count", "sum")])
+    grouped = grouped.combine_chunks()
+    texts = compute.binary_join(grouped["feature_list"].cast(pa.list_(pa.string())), BETWEEN)
+    wide = pa.array(slots.astype(np.uint64, copy=False))
+    places = compute.index_in(wide, value_set=grouped["slot"].combine_chunks())
+    return texts.combine_chunks().take(places), grouped["count_sum"].combine_chunks().take(places)
 
 
 def weight_table(
@@ -60,7 +43,7 @@ def weight_table(
     if names is None:
         texts, counts = pa.nulls(slots.size, pa.string()), pa.nulls(slots.size, pa.int64())
     else:
-        texts, counts = FeatureTexts.of(names).at(slots)
+        texts, counts = texts_of(names, slots)
     if bias and slots.size and slots[0] == 0:
         texts = pa.concat_arrays([pa.array([BIAS]), texts.slice(1)])
     return pa.table(

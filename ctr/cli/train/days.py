@@ -11,7 +11,7 @@ import typer
 from ctr.cli.reporting import STOPPED, Report, bad_rows_lines, peak_memory_mb, stopping
 from ctr.cli.tables import metric_lines
 from ctr.cli.train.outcome import tracked
-from ctr.errors import CtrError, DataError
+from ctr.errors import CtrError
 from ctr.outputs import printable, replace_file, require_writable
 from ctr.packages import require_packages
 
@@ -138,8 +138,5 @@ def _plot(outcomes: Sequence[TrainOutcome], file: Path) -> None:
     axes[0].set_title("Each day, by the model of the days before")
     axes[2].set_xlabel("day")
     axes[2].tick_params(axis="x", rotation=45 if len(names) > 4 else 0)
-    try:
-        with replace_file(file) as draft:
-            figure.savefig(draft, dpi=150)
-    except OSError as error:
-        raise DataError(f"{file}: the plot could not be written ({error}).") from error
+    with replace_file(file, "the plot") as draft:
+        figure.savefig(draft, dpi=150)

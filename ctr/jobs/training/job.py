@@ -29,7 +29,7 @@ from ctr.model import (
 )
 from ctr.optimizers import choose_optimizer
 from ctr.outputs import printable
-from ctr.progress import Report, progress
+from ctr.progress import Report, progress, silent
 from ctr.settings import TrainJob
 
 Show = Callable[[str], AbstractContextManager[Report]]
@@ -46,7 +46,10 @@ def run_train_job(job: TrainJob) -> TrainOutcome:
 
 
 def run(
-    job: TrainJob, stop: Event, show: Show, on_progress: Callable[[TrainProgress], None] = lambda _: None
+    job: TrainJob,
+    stop: Event | None = None,
+    show: Show = silent,
+    on_progress: Callable[[TrainProgress], None] = lambda _: None,
 ) -> TrainOutcome:
     """Train, save the model, and evaluate it on the hold-out.
 
@@ -58,7 +61,7 @@ def run(
     When nothing was learnt yet, or at a second signal, KeyboardInterrupt is raised, whose text says what is
     left of the job. Raises the errors of the parts; what can be checked is checked before training.
     """
-    remains = Remains(job)
+    remains, stop = Remains(job), stop or Event()
     with _saying_what_remains(remains):
         require_places(job)
         setup = set_up(job)

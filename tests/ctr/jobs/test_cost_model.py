@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
+from benchmarks.yardsticks import slower
 from ctr.features import RawSource, load_spec
 from ctr.features.batches import localize
 from ctr.jobs.cost_model import (
@@ -206,10 +207,9 @@ def test_a_thread_waits_for_a_core_where_there_are_fewer_than_threads() -> None:
 
 def test_training_requests_and_servers_are_slower_on_their_own() -> None:
     job = workload(**LARGE, workers=8, nodes=2)
-    same = {"training": 1, "requests": 1, "servers": 1}
 
-    def times(**longer: int) -> list[float]:
-        busy_s = estimate(job, Costs().slower(**{**same, **longer})).busy_s
+    def times(training: float = 1, requests: float = 1, servers: float = 1) -> list[float]:
+        busy_s = estimate(job, slower(training, requests, servers)).busy_s
         return [busy_s[name] for name in ("workers' training", "workers' requests", "servers")]
 
     once = np.array(times())
