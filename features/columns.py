@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.text import Cells, Times, hash_columns, parse_columns, times_of
+from ctr.features.text import Cells, Times, hash_columns, parse_columns, shown, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """What a field has learnt, by the names in its `learns`."""
@@ -82,18 +82,6 @@ class Column:
         """The same rows of the other columns, by name, where they are known."""
 
     @staticmethod
-    def of(
-        cells: Cells,
-        status: NDArray[np.uint8],
-        column: int,
-        rows: slice,
-        beside: Mapping[str, Column] | None = None,
-    ) -> Column:
-        """These rows of one of the columns of `cells`, valid as long as those are."""
-        places = cells.starts[rows, column], cells.ends[rows, column]
-        return Column(read_only(cells.buffer), *places, status[rows], beside)
-
-    @staticmethod
     def repeated(text: str, rows: int) -> Column:
         """This text in so many rows."""
         buffer = np.frombuffer(text.encode(), np.uint8)
@@ -120,6 +108,10 @@ class Column:
         if self.status.any():
             lengths[self.status != 0] = 0
         return lengths
+
+    def text(self, row: int) -> str:
+        """A value for a message."""
+        return shown(self.buffer[self.starts[row] : self.ends[row]])
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -151,15 +143,19 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """Some rows of cells, by the names of their columns, each of which is made when it is asked for."""
+    """Some rows of cells, by the names of their columns, each of which is made when it is asked for.
+
+    They are valid as long as the cells are.
+    """
 
     def __init__(self, cells: Cells, status: NDArray[np.uint8], rows: slice, names: Sequence[str]) -> None:
         super().__init__()
         self._cells, self._status, self._rows, self._names = cells, status, rows, names
 
     def __missing__(self, name: str) -> Column:
-        place = self._names.index(name)
-        column = self[name] = Column.of(self._cells, self._status, place, self._rows, self)
+        cells, rows, place = self._cells, self._rows, self._names.index(name)
+        places = cells.starts[rows, place], cells.ends[rows, place]
+        column = self[name] = Column(read_only(cells.buffer), *places, self._status[rows], self)
         return column
 
     def take(self, numbers: Sequence[str], hashes: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ctr.features.block import Block
-from ctr.features.columns import Column
+from ctr.features.columns import Columns
 from ctr.features.inputs import InputFile
 from ctr.features.readers import RawFiles
 from ctr.features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
@@ -63,9 +63,9 @@ def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list
         return []
     names = list(dict.fromkeys(column for column, _ in passes))
     for block, count in _first(spec, files, names, rows):
+        columns = Columns(block.cells, block.status, slice(0, count), names)
         for (name, time_format), one in passes.items():
-            column = Column.of(block.cells, block.status, names.index(name), slice(0, count))
-            one.add(column.times(time_format))
+            one.add(columns[name].times(time_format))
     return _with_advice(spec, [one.order(*which) for which, one in passes.items()])
 
 

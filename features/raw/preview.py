@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from ctr.features.batches import BatchBuilder
 from ctr.features.block import Block, TextRows, blocks_of
-from ctr.features.columns import Arrays, Column
+from ctr.features.columns import Arrays, Column, Columns
 from ctr.features.readers import RawFiles, format_of, open_reader
-from ctr.features.spec import InputField, ListField, NumberField, column_of
+from ctr.features.spec import ListField, NumberField, column_of
 from ctr.features.steps import buckets_of
 from ctr.features.text import count_unquoted
 from ctr.features.transform import Transform
@@ -108,12 +108,13 @@ def field_warnings(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     having = np.zeros((len(whole), len(_DELIMITERS)), np.int64)
     for block in _first_rows(blocks) if numbers or whole else ():
         rows += len(block.cells)
+        columns = Columns(block.cells, block.status, slice(None), transform.columns)
         for number, values in numbers:
-            parsed = _column_of(number, transform, block).numbers
+            parsed = columns[column_of(number)].numbers
             values.append(parsed.values[parsed.present])
         if isinstance(block.origin, DelimitedRows):  # lists of JSON and Parquet have separate elements
             for i, field in enumerate(whole):
-                column = _column_of(field, transform, block)
+                column = columns[column_of(field)]
                 cells[i] += np.count_nonzero(column.lengths)
                 having[i] += _cells_with_each(_DELIMITERS, column)
     warnings: list[str] = []
@@ -129,11 +130,6 @@ def field_warnings(transform: Transform, blocks: Iterator[Block]) -> list[str]:
                 f' {_DELIMITERS[likely[0]]!r}; add delimiter: "{_DELIMITERS[likely[0]]}"'
             )
     return warnings
-
-
-def _column_of(field: InputField, transform: Transform, block: Block) -> Column:
-    place = transform.columns.index(column_of(field))
-    return Column.of(block.cells, block.status, place, slice(None))
 
 
 def _bucket_warning(

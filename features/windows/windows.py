@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.columns import Buckets, Column
+from ctr.features.columns import Buckets, Columns
 from ctr.features.spec import FeatureSpec, Window
 from ctr.features.text import Cells, RowStatus, Times
 from ctr.features.transform import History, seed_of
@@ -60,14 +60,18 @@ class Windows:
         """
         features: list[Buckets] = []
         # Windows see rows of a source, chosen or not.
-        read = _Cells(cells, np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status), columns, rows)
+        status = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
+        read, label = Columns(cells, status, rows, columns), self.spec.label or ""
         with self._lock:
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
-                keys, times = read.keys(window, seed), read.times(window)
+                keys, times = _keys(read, window, seed), _times(read, window)
                 buckets = np.zeros((len(window.fields), keys.size), np.uint64)
                 present = np.zeros(buckets.shape, np.bool_)
                 if take_in:
-                    clicks, late = read.clicks(self.spec.label), np.zeros(keys.size, np.bool_)
+                    clicks, late = np.zeros(keys.size, np.int8), np.zeros(keys.size, np.bool_)
+                    if label in columns:
+                        column = read[label]
+                        read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
                     pass_by(
                         table.layout, table.ready(keys.size), keys, times.values, times.present, clicks,
                         buckets, present, late,
@@ -85,13 +89,13 @@ class Windows:
         All are added, or none. Raises DataError when a time is invalid, later than `until`, in microseconds
         since 1970, or earlier than a row before it by more than the slack.
         """
-        read = _Cells(cells, np.zeros(len(cells), np.uint8), columns, slice(None))
+        read = Columns(cells, np.zeros(len(cells), np.uint8), slice(None), columns)
         counted = np.zeros(len(cells), np.bool_)
         with self._lock:
             for window, table in zip(self.spec.windows, self.tables, strict=True):
                 self._require_sound(read, window, table, until)
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
-                keys, times = read.keys(window, seed), read.times(window)
+                keys, times = _keys(read, window, seed), _times(read, window)
                 counted |= (keys != NO_KEY) & times.present
                 shape = (len(window.fields), keys.size)
                 pass_by(
@@ -101,9 +105,9 @@ class Windows:
                 )  # fmt: skip
         return int(np.count_nonzero(counted))
 
-    def _require_sound(self, read: _Cells, window: Window, table: WindowTable, until: int | None) -> None:
+    def _require_sound(self, read: Columns, window: Window, table: WindowTable, until: int | None) -> None:
         """Raise DataError for the first row whose time does not allow to add it."""
-        times = read.times(window)
+        times = _times(read, window)
         latest = np.where(times.present, times.values, np.iinfo(np.int64).min)
         before = np.maximum.accumulate(latest) if table.latest is None else np.maximum(
             np.maximum.accumulate(latest), table.latest
@@ -121,17 +125,16 @@ class Windows:
         ):
             if bad.any():
                 row = int(np.flatnonzero(bad)[0])
-                raise DataError(f"rows[{row}].{window.time}: {read.text(row, window.time)!r} {problem}.")
+                raise DataError(f"rows[{row}].{window.time}: {read[window.time].text(row)!r} {problem}.")
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
         """Adds clicks to rows that were added without; returns how many of them have a known key."""
-        status = np.zeros(len(cells), np.uint8)
-        read = _Cells(cells, status, columns, slice(None))
+        read = Columns(cells, np.zeros(len(cells), np.uint8), slice(None), columns)
         added = 0
         with self._lock:
             for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
                 if window.with_clicks:
-                    keys, times = read.keys(window, seed), read.times(window)
+                    keys, times = _keys(read, window, seed), _times(read, window)
                     records = table.ready(keys.size)
                     added = max(added, add_clicks(table.layout, records, keys, times.values, times.present))
         return added
@@ -140,9 +143,9 @@ class Windows:
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
     ) -> list[NDArray[np.uint64]]:
         """The keys of rows, each once, for each window: uint64[k]."""
-        read = _Cells(cells, status, columns, rows)
+        read = Columns(cells, status, rows, columns)
         keys_by_window = [
-            np.unique(read.keys(window, seed))
+            np.unique(_keys(read, window, seed))
             for window, seed in zip(self.spec.windows, self._seeds, strict=True)
         ]
         return [keys[keys != NO_KEY] for keys in keys_by_window]
@@ -168,41 +171,15 @@ class Windows:
         return sum(table.bytes for table in self.tables)
 
 
-class _Cells:
-    """Rows of cells, of which each column is read once."""
+def _keys(read: Columns, window: Window, seed: int) -> NDArray[np.uint64]:
+    """uint64[rows]; NO_KEY where a part of it is missing."""
+    columns = [read[name] for name in window.key]
+    keys = np.full(len(columns[0]), max(seed, 1), np.uint64)
+    for column in columns:
+        hash_key_part(column.buffer, column.starts, column.ends, column.status, keys)
+    return keys
 
-    def __init__(self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice) -> None:
-        buffer = cells.buffer.view()
-        buffer.flags.writeable = False  # so that there is one kernel for all buffers
-        self._cells, self._status, self._rows = Cells(buffer, cells.starts, cells.ends), status, rows
-        self._places = {column: place for place, column in enumerate(columns)}
-        self._columns: dict[str, Column] = {}
 
-    def column(self, name: str) -> Column:
-        if name not in self._columns:
-            self._columns[name] = Column.of(self._cells, self._status, self._places[name], self._rows)
-        return self._columns[name]
-
-    def text(self, row: int, name: str) -> str:
-        """A cell for a message."""
-        return self._cells.text(row, self._places[name])
-
-    def keys(self, window: Window, seed: int) -> NDArray[np.uint64]:
-        """uint64[rows]; NO_KEY where a part of it is missing."""
-        keys = np.full(len(self._status[self._rows]), max(seed, 1), np.uint64)
-        for name in window.key:
-            column = self.column(name)
-            hash_key_part(column.buffer, column.starts, column.ends, column.status, keys)
-        return keys
-
-    def times(self, window: Window) -> Times:
-        """Those of the rows."""
-        return self.column(window.time).times(window.format)
-
-    def clicks(self, label: str | None) -> NDArray[np.int8]:
-        """int8[rows]; none without a label."""
-        clicks = np.zeros(len(self._status[self._rows]), np.int8)
-        if label in self._places:
-            column = self.column(label)
-            read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
-        return clicks
+def _times(read: Columns, window: Window) -> Times:
+    """Those of the rows."""
+    return read[window.time].times(window.format)
