@@ -37,35 +37,17 @@ BLOCKS_PER_PART = 4
 
 
 def write_dataset(
-    batches: Iterable[Batch | Chunk],
-    spec: FeatureSpec,
-    out: str | Path,
-    *,
-    block_rows: int = BLOCK_ROWS,
-    shuffled: int | None = None,
-    dictionary: Dictionary | None = None,
-    unfinished: Unfinished | None = None,
-    position: Callable[[], int] = lambda: 0,
-    progress: Callable[[int], None] | None = None,
-    windows: Windows | None = None,
+    batches: Iterable[Batch | Chunk], spec: FeatureSpec, out: str | Path, *, block_rows: int = BLOCK_ROWS
 ) -> DatasetManifest:
     """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
 
-    Each of `batches` becomes one block: all must have exactly `block_rows` rows, only the last may have fewer
-    (ValueError). `spec` is the one their slots come from. `shuffled` is for the manifest: the seed,
-    if the rows come in a random order. `dictionary` has counted their features when the last batch has been
-    taken; it is written, too, and so is what `windows` know then. `unfinished` has the parts of an earlier
-    build, behind which `batches` go on, and keeps those of this one should it not come to its end; `position`
-    tells how many rows of the input the batches taken so far stand for. `progress` is called with the number
-    of rows written so far. A data set that was at `out` stays until the new one is on disk.
-
-    Raises DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
+    As `DatasetDraft` does it; a data set that was at `out` stays until the new one is on disk. Raises
+    DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
     """
     with dataset_folders([out]) as (folder,):
-        draft = DatasetDraft(spec, folder, block_rows=block_rows, unfinished=unfinished)
-        before = None if windows is None else windows.keys
-        draft.write(batches, position, progress)
-        return draft.finish(shuffled=shuffled, dictionary=dictionary, windows=windows, windows_before=before)
+        draft = DatasetDraft(spec, folder, block_rows=block_rows)
+        draft.write(batches)
+        return draft.finish()
 
 
 @contextmanager
@@ -89,7 +71,7 @@ def dataset_folders(outs: Sequence[str | Path]) -> Iterator[list[Path]]:
 
 
 class DatasetDraft:
-    """A data set that is being written; see `write_dataset`."""
+    """A data set that is being written."""
 
     def __init__(
         self,
@@ -99,7 +81,11 @@ class DatasetDraft:
         block_rows: int = BLOCK_ROWS,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Into `folder`, which `dataset_folders` gave."""
+        """Into `folder`, which `dataset_folders` gave; `spec` is the one that the slots come from.
+
+        `unfinished` has the parts of an earlier build, and keeps those of this one should it not come to its
+        end.
+        """
         self._spec, self._folder, self._unfinished = spec, folder, unfinished
         self._block_rows = block_rows
         self._done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
@@ -111,9 +97,12 @@ class DatasetDraft:
         position: Callable[[], int] = lambda: 0,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write the rows as `write_dataset` does; returns how many there are with those of `unfinished`.
+        """Write the rows behind those of `unfinished`; returns how many there are with these.
 
-        If that has all of them, no batch is asked for.
+        If it has all of them, no batch is asked for. Each of `batches` becomes one block: all must have
+        exactly `block_rows` rows, only the last may have fewer (ValueError). `position` tells how many rows
+        of the input the batches taken so far stand for. `progress` is called with the number of rows written
+        so far.
         """
         if self._done.ended:
             return self._done.rows
@@ -143,8 +132,9 @@ class DatasetDraft:
     ) -> DatasetManifest:
         """Complete the folder. Raises DataError when there is no row.
 
-        `windows_before`: how many keys the windows knew before the first row. `raw_files`: what all rows come
-        from, and `row_note` which of their rows were left out.
+        `shuffled`: the seed, if the rows come in a random order. `dictionary` has counted their features.
+        `windows`: what they know after the last row, and `windows_before` how many keys they knew before the
+        first. `raw_files`: what all rows come from, and `row_note` which of their rows were left out.
         """
         done, folder = self._done, self._folder
         if not done.rows:

@@ -12,12 +12,13 @@ import pytest
 
 from ctr.api.app import create_app
 from ctr.api.body import Limits
-from ctr.features import DatasetSource, RawSource, parse_spec, write_dataset
+from ctr.features import DatasetSource, RawSource, parse_spec
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs import run_train_job
 from ctr.model import Model, load_model
 from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
+from tests.features.raw_files import write_windowed
 
 SPEC = parse_spec(
     """
@@ -51,7 +52,7 @@ def write_log(path: Path, first: int, rows: int, seed: int) -> list[dict[str, ob
 
 
 def build(path: Path, windows: Windows, out: Path) -> Path:
-    write_dataset(RawSource(SPEC, [path], windows=windows).batches(65_536), SPEC, out, windows=windows)
+    write_windowed(RawSource(SPEC, [path], windows=windows).batches(65_536), windows, out)
     return out
 
 
@@ -172,7 +173,7 @@ windows: [{name: user, key: [user], time: t, format: unix, spans: [1h], features
     )
     windows = Windows(spec)
     batches = RawSource(spec, [tmp_path / "log.jsonl"], windows=windows).batches(100)
-    write_dataset(batches, spec, tmp_path / "hashed", windows=windows)
+    write_windowed(batches, windows, tmp_path / "hashed")
     run_train_job(TrainJob(inputs=[tmp_path / "hashed"], spec=None, model=tmp_path / "model"))
     # More lists than rows that one request may have.
     with run_server(create_app(load_model(tmp_path / "model"), limits=Limits(rows=3))) as running:

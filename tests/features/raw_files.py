@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
 from pathlib import Path
 
 from ctr.features.batches.batch import Batch
+from ctr.features.dataset import DatasetDraft, dataset_folders
 from ctr.features.spec import parse_spec
 from ctr.features.transform.transform import Transform
+from ctr.features.windows import Windows
 
 SPEC = parse_spec(
     """
@@ -24,6 +27,14 @@ ROWS = [(i % 2, i * i, f"v{i % 7}") for i in range(100)]
 
 def csv_of(rows: list[tuple[object, ...]], header: str = "y,n,c") -> str:
     return "".join(line + "\n" for line in [header, *(",".join(map(str, row)) for row in rows)])
+
+
+def write_windowed(batches: Iterable[Batch], windows: Windows, out: Path) -> None:
+    """A data set with what its windows know after its rows."""
+    with dataset_folders([out]) as (folder,):
+        draft = DatasetDraft(windows.spec, folder)
+        draft.write(batches)
+        draft.finish(windows=windows)
 
 
 def write(path: Path, text: str) -> Path:

@@ -13,11 +13,12 @@ from pyarrow import csv
 
 import ctr
 from ctr.errors import DataError
-from ctr.features import DatasetSource, RawSource, load_spec, write_dataset
+from ctr.features import DatasetSource, RawSource, load_spec
 from ctr.features.dataset.manifest import read_manifest
 from ctr.features.windows import Windows
 from ctr.model import load_model
 from tests.command_line import Cli
+from tests.features.raw_files import write_windowed
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SPEC = EXAMPLES / "talkingdata.yaml"
@@ -73,7 +74,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory, days: list[Path]) -> Path
     windows = Windows(spec)
     for day, name in zip(days, ("first", "second"), strict=True):
         batches = RawSource(spec, [day], windows=windows).batches(ROWS)
-        write_dataset(batches, spec, folder / name, windows=windows)
+        write_windowed(batches, windows, folder / name)
     ctr.train(folder / "first").save(folder / "model")
     return folder
 

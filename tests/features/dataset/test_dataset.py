@@ -19,7 +19,7 @@ from numba import njit
 from ctr.errors import DataError
 from ctr.features.batches.batch import Batch, Chunk, slot_dtype
 from ctr.features.dataset.source import DatasetSource
-from ctr.features.dataset.writer import write_dataset
+from ctr.features.dataset.writer import DatasetDraft, dataset_folders, write_dataset
 from ctr.features.spec import FeatureSpec, parse_spec
 
 AGAIN = "ctr features build"
@@ -97,9 +97,10 @@ def built(kept: tuple[Path, Batch], tmp_path: Path) -> tuple[Path, Batch]:
 def test_write_then_read_is_the_identity(tmp_path: Path, bits: int, values: bool, weights: bool) -> None:
     whole = random_batch(95, bits=bits, values=values, weights=weights)
     seen: list[int] = []
-    manifest = write_dataset(
-        cut(whole, 10), spec_of(bits), tmp_path / "set", block_rows=10, progress=seen.append
-    )
+    with dataset_folders([tmp_path / "set"]) as (folder,):
+        draft = DatasetDraft(spec_of(bits), folder, block_rows=10)
+        assert draft.write(cut(whole, 10), progress=seen.append) == 95
+        manifest = draft.finish()
     assert seen == [*range(10, 91, 10), 95]
     assert manifest.rows == 95
     assert manifest.positives == np.sum(whole.labels == 1)

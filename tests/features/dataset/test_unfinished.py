@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ctr.errors import DataError
-from ctr.features import Batch, DatasetManifest, RawSource, fit, load_spec, write_dataset
-from ctr.features.dataset import Unfinished, kept_fit, key_of, writer
+from ctr.features import Batch, DatasetManifest, RawSource, fit, load_spec
+from ctr.features.dataset import DatasetDraft, Unfinished, dataset_folders, kept_fit, key_of, writer
 from ctr.features.inputs import input_files
 from ctr.synth import write_click_log
 
@@ -44,15 +44,10 @@ def build(log: Path, out: Path, *, stop_after: int | None = None) -> tuple[Datas
                     raise _Stop
                 yield batch
 
-        manifest = write_dataset(
-            batches(),
-            source.spec,
-            out,
-            block_rows=BLOCK,
-            unfinished=unfinished,
-            position=lambda: source.position,
-        )
-    return manifest, before
+        with dataset_folders([out]) as (folder,):
+            draft = DatasetDraft(source.spec, folder, block_rows=BLOCK, unfinished=unfinished)
+            draft.write(batches(), lambda: source.position)
+            return draft.finish(), before
 
 
 def test_it_goes_on_to_the_same(log: Path, tmp_path: Path) -> None:
@@ -112,18 +107,19 @@ def test_two_builds_of_one_data_set(log: Path, tmp_path: Path) -> None:
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ctr.features import RawSource, fit, load_spec, write_dataset
-from ctr.features.dataset import Unfinished, key_of
+from ctr.features import RawSource, fit, load_spec
+from ctr.features.dataset import DatasetDraft, Unfinished, dataset_folders, key_of
 
 spec, log, out = load_spec(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 source = RawSource(fit(spec, [log]), [log])
 keys = [key_of(each, source.inputs, 100) for each in (source.spec, spec)]
 with Unfinished(out, keys[0], source.spec, keys[1]) as unfinished:
-    write_dataset(
-        source.batches(100), source.spec, out, block_rows=100, unfinished=unfinished,
-        position=lambda: source.position,
-        progress=lambda rows: rows < 900 or os.kill(os.getpid(), signal.SIGKILL),
-    )
+    with dataset_folders([out]) as (folder,):
+        DatasetDraft(source.spec, folder, block_rows=100, unfinished=unfinished).write(
+            source.batches(100),
+            position=lambda: source.position,
+            progress=lambda rows: rows < 900 or os.kill(os.getpid(), signal.SIGKILL),
+        )
 """
 
 
