@@ -41,12 +41,15 @@ class PlacedPiece:
     def hashed(self, transform: Transform, no_click: NDArray[np.int8]) -> HashedPiece:
         """The same rows, transformed; `no_click` as in `BatchBuilder`."""
         builder = BatchBuilder(transform, self.last - self.first, no_click)
-        bad = []
+        good, bad = [], []
         for rows in self.blocks(transform):
             rows.append_to(builder, rows.first)
-            if rows.block.status[: rows.last].any():
+            status = rows.block.status[rows.first : rows.last]
+            good.append(np.flatnonzero(status == 0) + (rows.position - self.position + rows.first))
+            if good[-1].size < status.size:
                 bad.append(replace(rows, block=rows.block.kept()))
-        return HashedPiece(builder.take(), bad, self.position, self.fraction, self.first, self.last)
+        numbers = np.concatenate(good)
+        return HashedPiece(builder.take(), numbers, bad, self.position, self.fraction, self.first, self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class HashedPiece:
 
     batch: Batch
     """The good rows."""
+    numbers: NDArray[np.int64]
+    """Which rows of the piece these are."""
     blocks: Sequence[PlacedBlock]
     """The blocks with bad rows."""
     position: int
@@ -92,20 +97,10 @@ class HashedPiece:
 
     def append_to(self, builder: BatchBuilder, row: int) -> int:
         """As `PlacedBlock.append_to`."""
-        numbers = [rows.position - self.position + places for rows, places in self.bad(self.first, self.last)]
-        bad = np.concatenate([np.empty(0, np.int64), *numbers]) - self.first
-        first = row - self.first - int(np.searchsorted(bad, row - self.first))
-        wanted = min(builder.room, len(self.batch) - first)
-        builder.add(self.batch, first, first + wanted)
-        if builder.room:
-            return self.last
-        # A bad row precedes the n-th example if fewer than n examples precede it.
-        examples = first + wanted
-        return (
-            self.first
-            + examples
-            + int(np.searchsorted(bad - np.arange(bad.size), examples - 1, side="right"))
-        )
+        first = int(np.searchsorted(self.numbers, row))
+        end = min(first + builder.room, len(self.batch))
+        builder.add(self.batch, first, end)
+        return self.last if builder.room else int(self.numbers[end - 1]) + 1
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
         """As `PlacedBlock.bad`, by block."""
