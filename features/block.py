@@ -142,6 +142,15 @@ def require_columns(path: object, present: Sequence[str], needed: Iterable[str])
             raise DataError(f"{path}: there are {present.count(name)} columns {name!r}; rename all but one.")
 
 
+def has_columns(reader: Reader, columns: Sequence[str]) -> bool:
+    """Whether the file has these columns."""
+    try:
+        reader.require(columns)
+    except DataError:
+        return False
+    return True
+
+
 def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: str) -> None:
     """Raises DataError unless the file has these columns; the message says `why` they are needed."""
     try:

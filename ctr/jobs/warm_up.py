@@ -182,8 +182,7 @@ def _write_rows(spec: FeatureSpec, path: Path) -> None:
 
 def _columns(spec: FeatureSpec) -> list[str]:
     named = [spec.label_column, spec.weight_column]
-    named += [column for field in spec.all_fields for column in columns_of(field)]
-    named += [column for window in spec.windows for column in (*window.key, window.time)]
+    named += spec.columns
     return list(spec.source.columns or dict.fromkeys(column for column in named if column is not None))
 
 

@@ -13,7 +13,7 @@ from pyarrow import compute
 
 from ctr.errors import DataError
 from ctr.features import SKIP, DatasetSource, FeatureSpec, RawSource, input_files, is_dataset, open_source
-from ctr.features.block import Reader
+from ctr.features.block import has_columns
 from ctr.features.readable import Dictionary
 from ctr.features.readers import open_reader
 from ctr.features.spec import column_of, columns_of
@@ -110,16 +110,8 @@ def _distinct(slots: NDArray[np.uint64], ids: NDArray[np.uint16]) -> Any:
 def _of_columns(spec: FeatureSpec, inputs: Sequence[str]) -> FeatureSpec:
     """`spec` with only those fields whose columns the first file has, and their crosses."""
     with closing(open_reader(input_files(inputs)[0], spec, "ignored")) as reader:
-        fields = tuple(field for field in spec.fields if _has(reader, columns_of(field)))
+        fields = tuple(field for field in spec.fields if has_columns(reader, columns_of(field)))
     if not fields:
         wanted = ", ".join(repr(column_of(field)) for field in spec.fields[:8])
         raise DataError(f"{inputs[0]}: it has none of the columns that the model's fields read: {wanted}.")
     return spec.of_fields(fields)
-
-
-def _has(reader: Reader, columns: Sequence[str]) -> bool:
-    try:
-        reader.require(columns)
-    except DataError:
-        return False
-    return True

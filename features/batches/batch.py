@@ -68,11 +68,7 @@ class Batch:
         )
 
     @staticmethod
-    def from_scipy(
-        matrix: sparse.csr_matrix[Any],
-        labels: NDArray[np.float32] | None = None,
-        weights: NDArray[np.float32] | None = None,
-    ) -> Batch:
+    def from_scipy(matrix: sparse.csr_matrix[Any]) -> Batch:
         """A batch of the rows of `matrix`, its columns taken as slots as they are.
 
         `values` is None when every stored entry is 1. Copies; nothing aliases `matrix`.
@@ -83,8 +79,6 @@ class Batch:
             indptr=matrix.indptr.astype(np.int64),
             slots=matrix.indices.astype(slot_dtype(bits)),
             values=None if bool(np.all(values == 1)) else values,
-            labels=None if labels is None else np.array(labels, np.float32),
-            weights=None if weights is None else np.array(weights, np.float32),
         )
 
 

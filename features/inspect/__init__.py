@@ -2,4 +2,4 @@
 
 from ctr.features.inspect.check import Check, check, telling_fields
 from ctr.features.inspect.draft import draft_spec
-from ctr.features.inspect.show import ShownFeature, ShownRow, collisions, show, show_values
+from ctr.features.inspect.show import ShownFeature, collisions, show, show_values

@@ -16,12 +16,11 @@ from ctr.features.block import Reader, UnfitColumnError, blocks_of
 from ctr.features.inputs import InputFile
 from ctr.features.readers import RawFiles, format_of
 from ctr.features.spec import FeatureSpec, Source
-from ctr.features.text import TextFile
+from ctr.features.text import TextFile, is_decimal
 
 DELIMITERS = ("\t", ",", ";", "|")
 _HEAD_LINES = 200
 _LIBSVM = re.compile(r"[-+]?\d+(\.\d+)?(\s+\d+:\S+)+\s*(#.*)?")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,6 @@ def _shapes_of_json(file: InputFile) -> _Shapes:
     return shapes
 
 
-def is_number(text: str) -> bool:
-    """Whether it is a number in decimal digits."""
-    return _NUMBER.fullmatch(text) is not None
-
-
 def _bare_spec(source: Source, lists: Collection[str] = ()) -> FeatureSpec:
     """A spec with only the layout of a file, and which columns are lists."""
     name = source.columns[0] if source.columns else "label"
@@ -157,8 +151,8 @@ def _source_of(file: InputFile) -> Source:
             "they are split; write a spec by hand: see docs/spec.md."
         )
     first, *others = rows
-    header = len(set(first)) == len(first) and not any(is_number(name) or not name for name in first)
-    if header and others and not any(map(is_number, others[0])):
+    header = len(set(first)) == len(first) and not any(is_decimal(name) or not name for name in first)
+    if header and others and not any(map(is_decimal, others[0])):
         header = not all(a in column for a, column in zip(first, zip(*others, strict=False), strict=False))
     layout: dict[str, Any] = {"format": "delimited", "delimiter": delimiter, "header": header}
     if quote and rows != _split(head, delimiter, False):

@@ -17,7 +17,7 @@ from ctr.features.inputs import input_files
 from ctr.features.raw import RawSource, fit
 from ctr.features.readable import CollisionCounter, Collisions, Naming, slots_of
 from ctr.features.readers import SKIP, RawFiles
-from ctr.features.spec import FeatureSpec, column_of, columns_of
+from ctr.features.spec import FeatureSpec, column_of
 from ctr.features.text import BETWEEN_ELEMENTS, Cells
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows
@@ -63,7 +63,7 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to show.")
     spec = fit(spec, inputs).of_fields(spec.fields)
-    columns = list(dict.fromkeys(column for field in spec.fields for column in columns_of(field)))
+    columns = spec.columns
     naming = Naming(spec, columns)
     shown = list(islice(_rows(spec, naming, columns, inputs), rows))
     if not shown:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.lines.json_value_kernels import space
 from ctr.features.text.byte_masks import equal_bytes, lowest_bit
 from ctr.jit import njit
 
@@ -30,16 +31,8 @@ def count_rows(buffer: NDArray[np.uint8], begin: int, end: int, comment: np.uint
 @njit(nogil=True, cache=True, forceinline=True)
 def _is_row(buffer: NDArray[np.uint8], at: np.uint64, comment: np.uint8) -> bool:
     """Whether the line at `at` is neither blank nor all comment."""
-    at = _space(buffer, at)
+    at = space(buffer, at)
     return bool(buffer[at] != _NEWLINE and buffer[at] != comment)
-
-
-@njit(nogil=True, cache=True, forceinline=True)
-def _space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
-    """Where the white space at `at` ends; a newline is none."""
-    while buffer[at] == _SPACE or buffer[at] == _TAB or buffer[at] == _RETURN:
-        at += _U1
-    return at
 
 
 @njit(nogil=True, cache=True, forceinline=True)
@@ -69,7 +62,7 @@ def split_libsvm(
     at = np.uint64(begin)
     while at < np.uint64(end) and rows < starts.shape[0]:
         start = at
-        at = first = _space(buffer, at)
+        at = first = space(buffer, at)
         colon = False
         while not _ends_token(buffer[at], _HASH):
             colon |= buffer[at] == _COLON
@@ -109,7 +102,7 @@ def split_vw(
     at = np.uint64(begin)
     while at < np.uint64(end) and rows < starts.shape[0]:
         start = at
-        at = _space(buffer, at)
+        at = space(buffer, at)
         is_row = buffer[at] != _NEWLINE
         starts[rows, 0] = ends[rows, 0] = at
         starts[rows, 1], ends[rows, 1] = one, one + 1
@@ -121,7 +114,7 @@ def split_vw(
             if buffer[first] != _TAG and buffer[at] != _BAR and token < 2:
                 starts[rows, token], ends[rows, token] = first, at
             token += 1
-            at = _space(buffer, at)
+            at = space(buffer, at)
         starts[rows, 2] = at
         while buffer[at] != _NEWLINE:
             at += _U1

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk
-from ctr.features.block import Reader, blocks_of, require_wanted
+from ctr.features.block import Reader, blocks_of, has_columns, require_wanted
 from ctr.features.dataset import DatasetSource
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw.source import RawSource
 from ctr.features.readers import RawFiles, format_of
-from ctr.features.spec import FeatureSpec, columns_of
+from ctr.features.spec import FeatureSpec
 from ctr.features.text import BETWEEN_ELEMENTS, Cells, RowStatus
 
 _SPLIT = np.isin(np.arange(256), [status for status in RowStatus if status.is_split])
@@ -186,20 +186,11 @@ def _table_of(reader: Reader, spec: FeatureSpec) -> pa.Table:
 
 def _columns_of(reader: Reader, spec: FeatureSpec) -> list[str]:
     """What of the file is read, in its order; columns of JSON lines that its first rows lack come last."""
-    needed = [column for field in spec.all_fields for column in columns_of(field)]
-    needed += [column for window in spec.windows for column in (window.time, *window.key)]
-    reader.require(list(dict.fromkeys(needed)))
-    needed += [name for name in (spec.label, spec.weight) if name is not None and _has(reader, name)]
+    reader.require(spec.columns)
+    targets = [name for name in (spec.label, spec.weight) if name is not None]
+    needed = [*spec.columns, *(name for name in targets if has_columns(reader, [name]))]
     known = {*needed, *spec.source.columns, *spec.source.ignore}
     return list(dict.fromkeys([*(name for name in reader.columns if name in known), *needed]))
-
-
-def _has(reader: Reader, name: str) -> bool:
-    try:
-        reader.require([name])
-    except DataError:
-        return False
-    return True
 
 
 def _column(content: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:

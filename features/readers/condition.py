@@ -18,7 +18,7 @@ from ctr.features.columns import Column, Columns
 from ctr.features.readers.condition_kernels import compare_texts
 from ctr.features.readers.wrapped import ChangedPiece, ReaderAround
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
-from ctr.features.text import Cells, RowStatus, expected_time
+from ctr.features.text import Cells, RowStatus, expected_time, is_decimal
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
@@ -35,7 +35,6 @@ _TERM = re.compile(
     re.DOTALL,
 )
 _WORD = re.compile(rf"({_QUOTED})|\s(and|or)(?=\s|$)", re.IGNORECASE)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Time(NamedTuple):
@@ -175,7 +174,7 @@ def _comparison(part: str, text: str) -> Comparison:
         )
     column, value = term["column"], term["value"]
     quoted = re.fullmatch(_QUOTED, value) is not None
-    number = float(value) if not quoted and _NUMBER.fullmatch(value) else None
+    number = float(value) if not quoted and is_decimal(value) else None
     return Comparison(_unquoted(column), term["sign"], _unquoted(value), number)
 
 

@@ -98,6 +98,12 @@ class FeatureSpec(BaseModel):
         return (*self.fields, *of_windows) or FORMATS[self.source.format].fields
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that fields and windows read, each once."""
+        of_fields = [column for field in self.all_fields for column in columns_of(field)]
+        return tuple(dict.fromkeys([*of_fields, *(name for window in self.windows for name in window.key)]))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of all fields, including those of windows, and of the crosses."""
         return (*(field.name for field in self.all_fields), *(cross.name for cross in self.crosses))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from ctr.features.text.text_file import READ_BYTES, Lines, TextFile
     from ctr.features.text.time_text import Times, expected_time, times_of
-    from ctr.features.text.value_text import DIGITS_BELOW, text_of_json
+    from ctr.features.text.value_text import DIGITS_BELOW, is_decimal, text_of_json
 
 # Lazy: a JSON row needs nothing that splits files.
 __getattr__ = lazy_package(__name__, __file__)

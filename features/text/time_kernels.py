@@ -17,7 +17,6 @@ ISO, WRITTEN, NUMERIC = range(3)
 LITERAL, PADDED, FREE = range(3)
 """What a part of a program is: a byte, a number of exactly as many digits as it can have, or of fewer too."""
 
-DAY_US = 86_400_000_000
 FIRST_US = -62_135_596_800_000_000  # 0001-01-01 00:00
 END_US = 253_402_300_800_000_000  # 10000-01-01 00:00
 

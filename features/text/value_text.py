@@ -8,6 +8,7 @@ value is said in `spelling_kernels`.
 from __future__ import annotations
 
 import math
+import re
 from datetime import date
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 BETWEEN_ELEMENTS = b"\x1f"
 """Between the elements of a list, which all stand in one cell: ASCII's unit separator."""
 DIGITS_BELOW = 1e16  # from there on Python writes an exponent
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def text_of_value(value: object) -> str | None:
@@ -37,6 +39,11 @@ def text_of_value(value: object) -> str | None:
     if isinstance(value, np.datetime64):
         return _text_of_datetime64(value)
     return None
+
+
+def is_decimal(text: str) -> bool:
+    """Whether it is a number in decimal digits."""
+    return _DECIMAL.fullmatch(text) is not None
 
 
 def text_of_json(value: object) -> str | None:

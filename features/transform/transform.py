@@ -92,9 +92,7 @@ class Transform:
         self.history = history
         self._take_in = take_in
         wanted = [spec.label_column, spec.weight_column] if with_label else []
-        wanted += [column for field in spec.all_fields for column in columns_of(field)]
-        wanted += [column for window in spec.windows for column in window.key]
-        wanted += also
+        wanted += [*spec.columns, *also]
         self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
         learnt = learnt_of(spec)
         if learnt is None:

@@ -7,7 +7,6 @@ from ctr.features.windows.state import (
     identity_of,
     load_windows,
     read_windows,
-    window_files,
     write_windows,
 )
 from ctr.features.windows.windows import ServedHistory, Windows

@@ -47,13 +47,10 @@ def test_a_repeated_slot_counts_twice_in_a_margin() -> None:
 
 def test_from_scipy_drops_values_that_are_all_one_and_copies() -> None:
     matrix = sparse.csr_matrix(np.eye(3, dtype=np.float32))
-    labels = np.array([0, 1, 1], np.float32)
-    batch = Batch.from_scipy(matrix, labels)
+    batch = Batch.from_scipy(matrix)
     assert batch.values is None
-    assert batch.weights is None
     assert batch.slots.dtype == np.uint32
-    for mine, other in [(batch.labels, labels), (batch.indptr, matrix.indptr), (batch.slots, matrix.indices)]:
-        assert mine is not None
+    for mine, other in [(batch.indptr, matrix.indptr), (batch.slots, matrix.indices)]:
         assert not np.shares_memory(mine, other)
 
 
@@ -65,12 +62,9 @@ def test_scipy_and_back_is_the_identity(rows: list[list[tuple[int, float]]]) -> 
         indptr=np.cumsum([0, *map(len, rows)], dtype=np.int64),
         slots=np.array([slot for slot, _ in flat], np.uint32),
         values=np.array([value for _, value in flat], np.float32),
-        weights=np.arange(len(rows), dtype=np.float32),
     )
-    again = Batch.from_scipy(batch.to_scipy(bits=6), weights=batch.weights)
+    again = Batch.from_scipy(batch.to_scipy(bits=6))
     assert np.array_equal(again.indptr, batch.indptr)
     assert np.array_equal(again.slots, batch.slots)
     ones = np.ones(len(flat), np.float32)
     assert np.array_equal(ones if again.values is None else again.values, batch.values)
-    assert again.weights is not None
-    assert np.array_equal(again.weights, batch.weights)
