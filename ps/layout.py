@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import MOST_BITS, Int64, Partitions
 
 Offsets = NDArray[np.uint32]
@@ -25,8 +24,6 @@ LARGEST_PIECE_BITS = 18
 one: for 4 ms, or 20 if its increments are added one by one."""
 
 SLOT_BYTES = 8
-
-LOG_ENTRY_BYTES = ENTRY_BYTES
 
 FOLD_DENSITY = 8
 """A log is folded when it has an entry for one in this many of the string's slots; the first time sooner.

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from ctr.learn import default_chunk
-from ctr.ps.layout import FAR_DENSITY, FOLD_DENSITY, LOG_ENTRY_BYTES, NEAR_DENSITY, SLOT_BYTES, Layout
+from ctr.ps.layout import FAR_DENSITY, FOLD_DENSITY, NEAR_DENSITY, SLOT_BYTES, Layout
+from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.settings import Setting, Settings
 
 LEAST_ROUNDS: Final = 12
@@ -263,8 +264,8 @@ def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs)
         store_us += moved * costs.server_moved_us + slots.logged * costs.server_log_us
         store_us += read * costs.server_read_us + folded * costs.server_fold_us
         fold_bytes = folded * FOLD_DENSITY * SLOT_BYTES
-        out_bytes = moved * costs.moved_bytes + slots.logged * LOG_ENTRY_BYTES + fold_bytes
-        in_bytes = moved * costs.reply_bytes + read * LOG_ENTRY_BYTES + fold_bytes
+        out_bytes = moved * costs.moved_bytes + slots.logged * ENTRY_BYTES + fold_bytes
+        in_bytes = moved * costs.reply_bytes + read * ENTRY_BYTES + fold_bytes
     return ChunkCosts(train_us / 1e6, read_us / 1e6, worker_us / 1e6, store_us / 1e6, out_bytes, in_bytes)
 
 

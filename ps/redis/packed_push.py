@@ -13,7 +13,6 @@ of 0, as its own went straight to the state. When a log is folded, all that it h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 
@@ -96,20 +95,6 @@ class Saturations:
                 "examples; but scale values that are much larger than 1"
             )
         return ""
-
-
-class SaturationCount:
-    """The saturations of all pushes so far; thread-safe."""
-
-    def __init__(self) -> None:
-        self.total = Saturations()
-        self._lock = Lock()
-
-    def add(self, z: int, n: int) -> None:
-        """Count slots whose z and n came to their limits."""
-        if z or n:
-            with self._lock:
-                self.total += Saturations(z, n)
 
 
 Entries = tuple[Offsets, Int64]

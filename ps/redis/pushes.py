@@ -14,7 +14,7 @@ from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
 from ctr.ps.redis.fold import fold
 from ctr.ps.redis.model import RedisModel
-from ctr.ps.redis.packed_push import Logged, PackedPush, SaturationCount, entries_of, is_to_fold
+from ctr.ps.redis.packed_push import Logged, PackedPush, entries_of, is_to_fold
 from ctr.ps.redis.push_request import PushRequest, RequestOutcome
 from ctr.ps.redis.string_push import string_pushes
 from ctr.ps.store import SupersededError, Token
@@ -34,10 +34,15 @@ Note = Callable[[PushRequest, RequestOutcome], object]
 class Pushes:
     """To the partitions of one model."""
 
-    def __init__(self, model: RedisModel, saturations: SaturationCount, links: int = _LINKS) -> None:
-        """At most so many `links` to each node."""
+    def __init__(
+        self, model: RedisModel, count_limited: Callable[[int, int], None], links: int = _LINKS
+    ) -> None:
+        """`count_limited` is told of how many slots z, and of how many n, came to their limits.
+
+        At most so many `links` to each node.
+        """
         self.model = model
-        self._saturations = saturations
+        self._count_limited = count_limited
         self._links = links
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
@@ -221,7 +226,7 @@ class Pushes:
                 outcome = RequestOutcome.ELSEWHERE
             by_outcome[outcome].append(request.partition)
             if outcome is RequestOutcome.DONE:
-                self._saturations.add(*request.transaction.limited)
+                self._count_limited(*request.transaction.limited)
                 note(request, outcome)
         for link in looked_at:
             link.replies.status()

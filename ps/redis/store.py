@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ctr.ps.redis.creation import drop_model, dropping, open_model
 from ctr.ps.redis.dumps import Dumps
 from ctr.ps.redis.model import RedisModel
-from ctr.ps.redis.packed_push import PackedPush, SaturationCount, Saturations
+from ctr.ps.redis.packed_push import PackedPush, Saturations
 from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
@@ -85,7 +86,9 @@ class RedisStore:
         self.n_bits = n_bits
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
-        self._saturations = SaturationCount()
+        self.saturations = Saturations()
+        """Of the pushes so far, and of the increments that were made for others."""
+        self._counting = Lock()
         self._reads, self._writes = (FanOut(url, self.keys, timeout_s, patience_s) for _ in range(2))
         try:
             incarnation = open_model(
@@ -106,9 +109,9 @@ class RedisStore:
         reads, writes = (
             RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
         )
-        self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._saturations)
+        self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._count_limited)
         # A worker takes over one data shard while it still pushes another.
-        self._attempts = Pushes(reads, self._saturations, links=_ATTEMPT_LINKS)
+        self._attempts = Pushes(reads, self._count_limited, links=_ATTEMPT_LINKS)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
 
     @property
@@ -121,11 +124,6 @@ class RedisStore:
         """All bytes so far, those of opening and creating the model included."""
         reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
         return Traffic(reads[0] + writes[0], reads[1] + writes[1])
-
-    @property
-    def saturations(self) -> Saturations:
-        """Of the pushes so far, and of the increments that were made for others."""
-        return self._saturations.total
 
     @property
     def troubles(self) -> int:
@@ -153,7 +151,7 @@ class RedisStore:
             pulled = check_delta(pulled, slots.size, _WIDTH)
         seed = token_hash(token.shard, token.number)
         scales = self.z_bits, self.n_bits
-        self._saturations.add(*pack_delta(delta, pulled, slots, seed, *scales, increments))
+        self._count_limited(*pack_delta(delta, pulled, slots, seed, *scales, increments))
         return increments
 
     def pull_packed(self, slots: Slots, job: str = "", shards: Sequence[int] = ()) -> PulledState:
@@ -219,3 +217,9 @@ class RedisStore:
         if self._reads.close():
             self._writes.close()
             self._on_close()
+
+    def _count_limited(self, z: int, n: int) -> None:
+        """Count slots whose z and n came to their limits."""
+        if z or n:
+            with self._counting:
+                self.saturations += Saturations(z, n)
