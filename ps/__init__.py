@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         DEFAULT_FILTERS,
         FilterCounts,
         Filters,
-        PendingPush,
         RedisSession,
         RedisSessions,
         SendPacked,

@@ -15,7 +15,7 @@ from time import perf_counter
 from ctr.features import ExampleSource
 from ctr.features.threads import Background
 from ctr.learn import Learner, Timings
-from ctr.ps import ClockGate, JobBoard, Outcome, PendingPush, Pulled, RedisSessions
+from ctr.ps import ClockGate, JobBoard, Outcome, PackedPush, Pulled, RedisSessions
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from ctr.workers.description import JobDescription
 from ctr.workers.report import WorkerReport
@@ -196,7 +196,7 @@ class SspWorker:
         sender: Background,
         shards: ClaimedShards,
         trained: _Ready,
-        push: PendingPush,
+        push: PackedPush,
         report: Callable[[], object],
     ) -> None:
         """Send a chunk's push, and publish that it has arrived; `report` is due then."""

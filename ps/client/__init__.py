@@ -6,7 +6,6 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.ps.client.filters import DEFAULT_FILTERS, NO_FILTERS, PUSH, SMALL, ZERO, FilterCounts, Filters
-    from ctr.ps.client.kept_pushes import PendingPush
     from ctr.ps.client.sessions import RedisSession, RedisSessions, SendPacked
     from ctr.ps.client.warm_up import warm_up_requests
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import islice
 from threading import RLock
 
@@ -22,20 +21,10 @@ _Run = tuple[Slots, Int64, NDArray[np.int32]]
 """Entries sorted by slot: slots, increments, and how many logs had been closed before each."""
 
 
-@dataclass(eq=False, slots=True)
-class PendingPush:
-    """A push of a session, kept while the store may lack it."""
-
-    shard: int
-    """The data shard; of each, pushes of one session are kept."""
-    number: int
-    previous: Int64
-    """int64[partitions]: the push before it in each partition, -1 for none."""
-    packed: PackedPush
-
-
 class KeptPushes:
     """The pushes of a worker's sessions: those to be sent, and those to be sent again should they be lost.
+
+    Of each data shard, pushes of one session are kept.
 
     The thread that trains adds pushes and reads them, the one that sends them changes them; each method holds
     the one lock.
@@ -48,17 +37,17 @@ class KeptPushes:
         self.drops = 0
         """How often a session's pushes were dropped; it only grows."""
         self._lock = RLock()
-        self._unsent: deque[PendingPush] = deque()
+        self._unsent: deque[PackedPush] = deque()
         """The first may be on its way."""
-        self._sent: deque[PendingPush] = deque()
+        self._sent: deque[PackedPush] = deque()
         """The oldest first."""
         self._log = OwnLog(layout.pieces)
         """Entries of logs whose pushes are no longer kept."""
         self._folds = np.full(layout.pieces.count, -1, np.int64)
 
-    def add(self, push: PendingPush) -> None:
+    def add(self, push: PackedPush) -> None:
         """Keep a push, to be sent."""
-        push.packed.folds = np.full(self._layout.pieces.count, -1, np.int64)
+        push.folds = np.full(self._layout.pieces.count, -1, np.int64)
         with self._lock:
             self._unsent.append(push)
 
@@ -69,7 +58,7 @@ class KeptPushes:
             self._sent = deque(push for push in self._sent if push.shard != shard)
             self._unsent = deque(push for push in self._unsent if push.shard != shard)
 
-    def unsent(self) -> list[PendingPush]:
+    def unsent(self) -> list[PackedPush]:
         """What is to be sent, in this order; some partitions may have the first."""
         with self._lock:
             return list(self._unsent)
@@ -79,7 +68,7 @@ class KeptPushes:
         with self._lock:
             return {push.shard for push in (*self._sent, *self._unsent)}
 
-    def of(self, shard: int) -> list[PendingPush]:
+    def of(self, shard: int) -> list[PackedPush]:
         """The data shard's pushes that some partition may have acknowledged, in order."""
         with self._lock:
             return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.shard == shard]
@@ -88,9 +77,9 @@ class KeptPushes:
         """Keep the first unsent push as sent."""
         with self._lock:
             self._sent.append(self._unsent.popleft())
-            size = sum(each.packed.nbytes for each in self._sent)
+            size = sum(each.nbytes for each in self._sent)
             while size > self._keep_bytes and len(self._sent) > _LEAST_KEPT:
-                size -= self._sent[0].packed.nbytes
+                size -= self._sent[0].nbytes
                 self._forget_first()
 
     def folds(self) -> Int64:
@@ -127,7 +116,7 @@ class KeptPushes:
             for push in (*self._sent, *self._unsent):
                 behind = self._is_behind(push, applied)
                 if behind is not None:
-                    _add(push.packed, slots, packed, behind, self._layout.partitions)
+                    _add(push, slots, packed, behind, self._layout.partitions)
         packed += logged
         return logged
 
@@ -136,17 +125,17 @@ class KeptPushes:
         logged, pieces = np.zeros(slots.size, np.int64), self._layout.pieces
         with self._lock:
             for push in (*self._sent, *self._unsent):
-                if push.packed.logged is not None and push.packed.folds is not None:
-                    unseen = folds <= push.packed.folds
+                if push.logged is not None and push.folds is not None:
+                    unseen = folds <= push.folds
                     behind = self._is_behind(push, applied)
                     if behind is not None:
                         unseen |= np.repeat(behind, pieces.count // behind.size)
-                    _add(push.packed.logged, slots, logged, unseen, pieces)
+                    _add(push.logged, slots, logged, unseen, pieces)
             self._log.overlay(slots, logged, folds)
         return logged
 
     @staticmethod
-    def _is_behind(push: PendingPush, applied: Mapping[int, Int64]) -> Bools | None:
+    def _is_behind(push: PackedPush, applied: Mapping[int, Int64]) -> Bools | None:
         """bool[partitions]: those that lacked the push, where that is known."""
         marks = applied.get(push.shard)
         return None if marks is None else marks < push.number
@@ -154,8 +143,8 @@ class KeptPushes:
     def _forget_first(self) -> None:
         """Stop keeping the oldest push."""
         push = self._sent.popleft()
-        if push.packed.logged is not None and push.packed.folds is not None:
-            self._log.put(push.packed.logged, push.packed.folds)
+        if push.logged is not None and push.folds is not None:
+            self._log.put(push.logged, push.folds)
 
 
 def _add(added: PackedPush | Logged, slots: Slots, packed: Int64, where: Bools, ranges: Partitions) -> None:

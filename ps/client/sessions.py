@@ -10,7 +10,7 @@ import numpy as np
 
 from ctr.errors import StoreError
 from ctr.ps.client.filters import NO_FILTERS, Filters, UpdateFilter, push_everything
-from ctr.ps.client.kept_pushes import KeptPushes, PendingPush
+from ctr.ps.client.kept_pushes import KeptPushes
 from ctr.ps.client.view import WorkerView
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
 from ctr.ps.redis import Logged, PackedPush, RedisStore
@@ -56,24 +56,26 @@ class RedisSession:
     def wait(self, pulled: Pulled) -> Float32:
         return self._sessions.view.complete(pulled)
 
-    def push(self, pulled: Pulled, delta: Float32, number: int) -> PendingPush:
-        packed = self._sessions.view.pack(pulled, delta, self._token(number), self._applied)
-        return self._sessions.make(self, number, packed)
+    def push(self, pulled: Pulled, delta: Float32, number: int) -> PackedPush:
+        push = self._sessions.view.pack(pulled, delta, self._token(number), self._applied)
+        self._sessions.make(self, push)
+        return push
 
     def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
         """What a push of this number adds to packed accumulators, int64[u], for `push_packed`."""
         return self._sessions.store.increments(slots, delta, self._token(number), state)
 
-    def push_packed(self, slots: Slots, increments: Int64, number: int) -> PendingPush:
+    def push_packed(self, slots: Slots, increments: Int64, number: int) -> PackedPush:
         """Make a push of packed increments, int64[u]."""
-        packed = PackedPush(slots, increments, self._token(number))
-        return self._sessions.make(self, number, packed)
+        push = PackedPush(slots, increments, self._token(number))
+        self._sessions.make(self, push)
+        return push
 
-    def push_nothing(self, number: int) -> PendingPush:
+    def push_nothing(self, number: int) -> PackedPush:
         """Make a push that adds nothing: partitions only note its number."""
         return self.push_packed(no_slots(self._sessions.store.bits), np.empty(0, np.int64), number)
 
-    def send(self, push: PendingPush) -> bool:
+    def send(self, push: PackedPush) -> bool:
         self._sessions.send(push)
         return not self.is_over
 
@@ -96,20 +98,18 @@ class RedisSession:
             raise LostPushesError(store.url)
         return number
 
-    def append(self, number: int, packed: PackedPush) -> PendingPush:
+    def append(self, push: PackedPush) -> None:
         """Make the push the next of the session."""
-        packed.previous = self._last
-        push = PendingPush(self.shard, number, self._last, packed)
-        self._last = np.maximum(self._last, number)
-        if packed.logged is not None:
-            self.logged_slots.append(packed.logged.slots[packed.logged.increments == 0])
-        return push
+        push.previous = self._last
+        self._last = np.maximum(self._last, push.number)
+        if push.logged is not None:
+            self.logged_slots.append(push.logged.slots[push.logged.increments == 0])
 
     def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
         """Note that `partitions`, bool[partitions], have the push of this number."""
         np.maximum(self.acknowledged, number, out=self.acknowledged, where=partitions)
 
-    def missing(self, applied: Int64, kept: Sequence[PendingPush]) -> list[tuple[PendingPush, Bools]] | None:
+    def missing(self, applied: Int64, kept: Sequence[PackedPush]) -> list[tuple[PackedPush, Bools]] | None:
         """What to send again, in this order, and to which partitions, bool[partitions].
 
         The partitions now say that they have only `applied`; `kept` are pushes of the session, in the order
@@ -207,19 +207,18 @@ class RedisSessions:
             self.wait_replicated()  # which sends this worker's again
             sleep(_RESEND_POLL_S)
 
-    def make(self, session: RedisSession, number: int, packed: PackedPush) -> PendingPush:
-        """Make a push of a session, to be sent unless that is over."""
+    def make(self, session: RedisSession, push: PackedPush) -> None:
+        """Keep a session's next push, to be sent unless the session is over."""
         if self._closed:
             raise self._stopped()
         with self._lock:
-            push = session.append(number, packed)
+            session.append(push)
             if session.is_over:
                 self._leave_unlogged(session)
             else:
                 self._kept.add(push)
-            return push
 
-    def send(self, push: PendingPush) -> None:
+    def send(self, push: PackedPush) -> None:
         """Send the push and those made before it, unless it is sent or its session is over."""
         with self._sending:
             while push in self._kept.unsent():
@@ -317,10 +316,10 @@ class RedisSessions:
         self.send_s += perf_counter() - started
         return True
 
-    def _send_to(self, push: PendingPush, partitions: Bools) -> Bools:
+    def _send_to(self, push: PackedPush, partitions: Bools) -> Bools:
         """Push to these partitions; bool[partitions]: those of them that lack the push before it."""
         behind = np.zeros_like(partitions)
-        behind[self._send_packed(push.packed, partitions)] = True
+        behind[self._send_packed(push, partitions)] = True
         return behind
 
     def _wait_replicated(self, timeout_s: float) -> bool:

@@ -48,13 +48,23 @@ class PackedPush:
     """None: nothing but logs is written, and no watermark."""
     logged: Logged | None = None
     """What is appended to logs; a log that has become long is folded into the state."""
-    previous: Int64 | None = None
-    """int64[partitions]: the push of the data shard before this one, -1 for none. A partition whose watermark
-    is below it lacks pushes, and refuses this one."""
+    previous: Int64 | int = -1
+    """In each partition, int64[partitions], or in all: the push of the data shard before this one, -1 for
+    none. A partition whose watermark is below it lacks pushes, and refuses this one."""
     all_present: bool = False
     """Whether all slots of the partitions count as pushed from now on."""
     folds: Int64 | None = None
     """int64[pieces], written when it is sent: how many logs of each piece's string had been closed before."""
+
+    @property
+    def shard(self) -> int:
+        """The data shard, -1 for none."""
+        return -1 if self.token is None else self.token.shard
+
+    @property
+    def number(self) -> int:
+        """Of the push within the data shard, -1 for none."""
+        return -1 if self.token is None else self.token.number
 
     @property
     def nbytes(self) -> int:

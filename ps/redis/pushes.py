@@ -48,12 +48,8 @@ class Pushes:
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
         """See `RedisStore.push_packed`; its slots are sound."""
         layout, long_logs = self.model.layout, list[int]()
-        strings, k, increments, previous = (
-            layout.strings,
-            layout.per_partition,
-            push.increments,
-            push.previous,
-        )
+        strings, k, increments = layout.strings, layout.per_partition, push.increments
+        previous = np.broadcast_to(push.previous, layout.partitions.count)
         logged = push.logged or Logged(push.slots[:0], increments[:0])
         cuts, log_cuts = strings.cuts(push.slots), strings.cuts(logged.slots)
         where = np.diff(cuts[::k]) + np.diff(log_cuts[::k]) > 0 if only is None else only
@@ -78,7 +74,7 @@ class Pushes:
                 push.token,
                 pushes=sorted(pushes, key=lambda each: each.range_bytes > 0),
                 logs={i: entries[at[i] : at[i + 1]] for i in range(k) if at[i] < at[i + 1]},
-                previous=-1 if previous is None else int(previous[p]),
+                previous=int(previous[p]),
                 all_present=push.all_present,
             )
 

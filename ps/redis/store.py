@@ -170,8 +170,10 @@ class RedisStore:
         previous: Int64 | None = None,
     ) -> None:
         increments = self.increments(check_slots(slots, self.bits), delta, token, pulled)
-        behind = self.push_packed(PackedPush(slots, increments, token, previous=previous))
-        if behind:
+        push = PackedPush(slots, increments, token)
+        if previous is not None:
+            push.previous = previous
+        if behind := self.push_packed(push):
             raise GapError(self.url, token, behind)
 
     def push_packed(self, push: PackedPush, only: Bools | None = None) -> list[int]:

@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps import Filters, PendingPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots
+from ctr.ps import Filters, PackedPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots
 from ctr.ps.client import PUSH, SMALL, ZERO
 from ctr.ps.partitions import slot_dtype
 from tests.ps.redis.stores import fold_all
@@ -69,7 +69,7 @@ class ExpectedSums:
         """
         session = worker.begin(shard)
         pulled = session.pull(chunks[0], clock, clock)
-        push: PendingPush | None = None
+        push: PackedPush | None = None
         for number, slots in enumerate(chunks):
             now, clock, before = pulled, clock + 1, push
             if number + 1 < len(chunks):
@@ -82,7 +82,7 @@ class ExpectedSums:
 
     def step(
         self, session: RedisSession, store: RedisStore, pulled: Pulled, number: int, *, alone: bool = True
-    ) -> PendingPush:
+    ) -> PackedPush:
         """Train one chunk that was pulled; its push is to be sent."""
         state = session.wait(pulled)
         if alone:

@@ -6,14 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps import PackedPush, PendingPush, RedisSession
+from ctr.ps import PackedPush, RedisSession, Token
 from ctr.ps.partitions import no_slots
 
 PARTITIONS = 4
 
 
-def push(session: RedisSession, number: int) -> PendingPush:
-    return session.append(number, PackedPush(no_slots(10), np.empty(0, np.int64), None))
+def push(session: RedisSession, number: int) -> PackedPush:
+    made = PackedPush(no_slots(10), np.empty(0, np.int64), Token("job", 0, number))
+    session.append(made)
+    return made
 
 
 def marks(*numbers: int) -> np.ndarray:
@@ -23,7 +25,7 @@ def marks(*numbers: int) -> np.ndarray:
 NOTHING = marks(-1, -1, -1, -1)
 
 
-def sent(*numbers: int, begun: np.ndarray = NOTHING) -> tuple[RedisSession, list[PendingPush]]:
+def sent(*numbers: int, begun: np.ndarray = NOTHING) -> tuple[RedisSession, list[PackedPush]]:
     """All partitions have acknowledged these pushes, and all are kept."""
     session = RedisSession(None, 0, 0, begun)
     pushes = [push(session, number) for number in numbers]
@@ -33,7 +35,7 @@ def sent(*numbers: int, begun: np.ndarray = NOTHING) -> tuple[RedisSession, list
 
 
 def resends(
-    session: RedisSession, applied: np.ndarray, kept: list[PendingPush]
+    session: RedisSession, applied: np.ndarray, kept: list[PackedPush]
 ) -> list[tuple[int, list[int]]] | None:
     found = session.missing(applied, kept)
     if found is None:

@@ -16,8 +16,8 @@ from ctr.errors import StoreError
 from ctr.ps import (
     Logged,
     Outcome,
+    PackedPush,
     PartitionDump,
-    PendingPush,
     RedisSessions,
     RedisStore,
     Slots,
@@ -60,7 +60,7 @@ class OneSession:
         self.worker = worker or RedisSessions(store, "job")
         self.session = self.worker.join(shard, -1)
 
-    def make(self, slots: Slots, number: int, increment: int = 1) -> PendingPush:
+    def make(self, slots: Slots, number: int, increment: int = 1) -> PackedPush:
         return self.session.push_packed(slots, np.full(slots.size, increment, np.int64), number)
 
     def push(self, slots: Slots, number: int, increment: int = 1) -> None:
@@ -310,7 +310,7 @@ def test_a_fold_that_is_seen_while_replicas_are_waited_for_is_not_safe(
     one, wait = OneSession(store), store.replicas.have_everything
     for number in range(3):
         push = one.make(slots_of(), number)
-        push.packed.logged = Logged(slots_of(number), np.ones(1, np.int64))
+        push.logged = Logged(slots_of(number), np.ones(1, np.int64))
         one.session.send(push)
     kept = one.worker._kept
 

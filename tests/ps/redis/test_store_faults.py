@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from ctr.errors import StoreError
 from ctr.features.threads import Background
-from ctr.ps import Filters, PendingPush, RedisSessions, RedisStore, Token, parse_redis_url
+from ctr.ps import Filters, PackedPush, RedisSessions, RedisStore, Token, parse_redis_url
 from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.cluster import add_node, hash_slot_of, move_hash_slots
 from tests.ps.contract import scanned
@@ -72,7 +72,7 @@ class Training:
         while len(self._sending) > 2:
             self._sending.popleft().result()
 
-    def _send(self, push: PendingPush) -> None:
+    def _send(self, push: PackedPush) -> None:
         assert self.session.send(push)
         self.arrived.append(monotonic())
 
