@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from math import nan, sqrt
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ctr.errors import CtrError, DataError
 from ctr.features import ExampleSource
 from ctr.metrics import OF_95_PERCENT, Metrics
-from ctr.model.evaluation import Positions, RowNumbers, labelled_batches
+from ctr.model.evaluation import LabelledBatches, Positions, RowNumbers, labelled_batches
 from ctr.model.model import Model
 from ctr.optimizers import Float32
 
@@ -151,24 +151,24 @@ _NO_ROWS = ScoredRows(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0
 
 def scored_alike(
     models: Sequence[Model], sources: Sequence[ExampleSource], by: Sequence[str], *, weighted: bool
-) -> Iterator[list[ScoredRows]]:
+) -> Generator[list[ScoredRows], None, None]:
     """Batches of the rows that are good for all models, as each model scores them; see `compare`.
 
     Raises DataError where rows have no labels, or not the same ones for all models.
     """
+    several = len(models) > 1
     with ExitStack() as opened:
+        numbers = [RowNumbers(source.bad_rows) for source in sources]
         streams = [
-            opened.enter_context(
-                closing(_scored(model, source, () if i else by, weighted, others=len(models) > 1))
-            )
-            for i, (model, source) in enumerate(zip(models, sources, strict=True))
+            opened.enter_context(_ended(labelled_batches(source, () if i else by)))
+            for i, source in enumerate(sources)
         ]
         waiting = [_NO_ROWS] * len(streams)
         while True:
-            waiting = [
-                rows if rows.numbers.size else next(stream, _NO_ROWS)
-                for rows, stream in zip(waiting, streams, strict=True)
-            ]
+            for i, (model, stream) in enumerate(zip(models, streams, strict=True)):
+                if not waiting[i].numbers.size:
+                    with naming(model, others=several):
+                        waiting[i] = _scored(model, stream, numbers[i], weighted)
             if not (last := [rows.numbers[-1] for rows in waiting if rows.numbers.size]):
                 return
             ends = [np.searchsorted(rows.numbers, min(last), side="right") for rows in waiting]
@@ -180,19 +180,32 @@ def scored_alike(
             waiting = [rows.of(rows.numbers[end:]) for rows, end in zip(waiting, ends, strict=True)]
 
 
-def _scored(
-    model: Model, source: ExampleSource, by: Sequence[str], weighted: bool, *, others: bool
-) -> Generator[ScoredRows, None, None]:
-    numbers = RowNumbers(source.bad_rows)
-    with naming(model, others=others):
-        for batch, labels, texts in labelled_batches(source, by):
-            yield ScoredRows(
-                numbers.of(len(batch)),
-                model.margins(batch),
-                labels,
-                batch.weights if weighted else None,
-                {} if texts is None else texts.of_examples(),
-            )
+@contextmanager
+def _ended(stream: LabelledBatches) -> Iterator[LabelledBatches]:
+    """Close the stream in the end. Pass an interrupt on to it: it must not wait for a disk that hangs."""
+    try:
+        yield stream
+    except KeyboardInterrupt as interrupt:
+        with suppress(KeyboardInterrupt):
+            stream.throw(interrupt)
+        raise
+    finally:
+        stream.close()
+
+
+def _scored(model: Model, stream: LabelledBatches, numbers: RowNumbers, weighted: bool) -> ScoredRows:
+    """The next rows of the stream; none at its end."""
+    read = next(stream, None)
+    if read is None:
+        return _NO_ROWS
+    batch, labels, texts = read
+    return ScoredRows(
+        numbers.of(len(batch)),
+        model.margins(batch),
+        labels,
+        batch.weights if weighted else None,
+        {} if texts is None else texts.of_examples(),
+    )
 
 
 @contextmanager

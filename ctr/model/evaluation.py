@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isnan
 from threading import Event
@@ -26,6 +26,7 @@ SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
 
 Positions = NDArray[np.int64]
+LabelledBatches = Generator[tuple[Batch | Chunk, Float32, "RowTexts | None"], None, None]
 
 
 def evaluate(
@@ -65,7 +66,7 @@ def note_passes(model: Model, by_pass: Mapping[int, MetricSummary]) -> None:
 
 def labelled_batches(
     source: ExampleSource, columns: Sequence[str] = (), *, start: int = 0, stop: Event | None = None
-) -> Iterator[tuple[Batch | Chunk, Float32, RowTexts | None]]:
+) -> LabelledBatches:
     """The rows of `source` from `start` on, read ahead: batches with their labels, and see `batches_beside`.
 
     `stop`, once set, ends it early. Raises DataError when there are no rows, or when they have no labels.

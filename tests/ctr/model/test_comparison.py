@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -11,11 +14,12 @@ from scipy import stats
 
 import ctr
 from ctr.errors import DataError
-from ctr.features import SKIP, RawSource, open_source
+from ctr.features import SKIP, Batch, RawSource, open_source
 from ctr.features.block import UnfitColumnError
 from ctr.model import Model, compare, evaluate
-from ctr.model.comparison import naming
+from ctr.model.comparison import naming, scored_alike
 from tests.command_line import Cli
+from tests.ctr.sources import BatchSource
 
 SPEC = """
 version: 1
@@ -103,6 +107,28 @@ def test_the_command_compares_what_it_is_given(
     refused = cli("evaluate", "--model", folders[0], "--model", folders[1], "-")
     assert refused.code == 2
     assert "standard input can be read once" in refused.err
+
+
+class Hangs(BatchSource):
+    """The disk does not give the rows after the first ones."""
+
+    def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
+        yield from super().batches(10, 0, 10)
+        self.goes_on.wait(60)
+
+    goes_on = Event()
+
+
+def test_an_interrupt_does_not_wait_for_a_disk_that_hangs(log: Path, models: list[Model]) -> None:
+    rows = sources(models, log)[0].sample(600)
+    hanging = [Hangs(rows, model.spec) for model in models]
+    scored = scored_alike(models, hanging, (), weighted=True)
+    assert len(next(scored)[0].labels) == 10
+    started = perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        scored.throw(KeyboardInterrupt)
+    assert perf_counter() - started < 30
+    Hangs.goes_on.set()
 
 
 def test_models_that_leave_out_other_rows(log: Path, models: list[Model], tmp_path: Path) -> None:
