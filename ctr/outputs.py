@@ -61,6 +61,14 @@ def require_writable(path: Path, *, make_folders: bool = True) -> None:
         raise DataError(f"{path}: cannot be written to ({reason}); choose another place.") from error
 
 
+def require_new(out: Path) -> None:
+    """Raise DataError unless a file can be written at `out` where none is yet."""
+    if out.exists():
+        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
+    require_no_part(out)
+    require_writable(out)
+
+
 def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None:
     """Raise DataError if `out` is one of the `inputs` that are files, which it would replace."""
     for path in inputs:

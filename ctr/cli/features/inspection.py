@@ -9,8 +9,7 @@ import typer
 
 from ctr.cli.reporting import Report
 from ctr.cli.tables import duration, some, table
-from ctr.errors import DataError
-from ctr.outputs import replace_file, require_no_part, require_writable
+from ctr.outputs import replace_file, require_new
 
 if TYPE_CHECKING:
     from ctr.features.inspect import Check, ShownFeature
@@ -38,10 +37,7 @@ def init(
     from ctr.features import parse_spec
     from ctr.features.inspect import draft_spec
 
-    if out.exists():
-        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
-    require_no_part(out)
-    require_writable(out)
+    require_new(out)
     text = draft_spec(file, label=label)
     spec = parse_spec(text, str(out))
     with replace_file(out) as draft:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctr.cli.reporting import Report, peak_memory_mb, stopping
-from ctr.errors import DataError
-from ctr.outputs import replace_file, require_no_part, require_writable
+from ctr.outputs import replace_file, require_new
 
 if TYPE_CHECKING:
     from ctr.crosses import Suggestion
@@ -53,10 +52,7 @@ def suggest(
     from ctr.features import load_spec
     from ctr.progress import progress
 
-    if out.exists():
-        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
-    require_no_part(out)
-    require_writable(out)
+    require_new(out)
     loaded = load_spec(spec)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("trying crosses") as show:
