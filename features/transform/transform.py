@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -117,7 +116,7 @@ class Transform:
             spec.bits,
             {name for cross in spec.crosses for name in cross.of},
         )
-        self._route = cache(self._route_without)
+        self._routes: dict[frozenset[str], _Route] = {}
         self._thread = threading.local()
         self._list_columns = [
             self.columns.index(column_of(field)) for field in spec.all_fields if field.several
@@ -194,17 +193,19 @@ class Transform:
             row = int(next_row)
         return row
 
-    def _route_without(self, coded: frozenset[str]) -> _Route:
+    def _route(self, coded: frozenset[str]) -> _Route:
         """Of cells without the `coded` columns."""
-        return _Route(
-            columns=tuple(column for column in self.columns if column not in coded),
-            plan=plan_of(self.spec, self._single, self.columns, coded, with_label=self.with_label),
-            by_column=[
-                each
-                for each in self._fields
-                if each.field.step not in TILED and column_of(each.field) not in coded
-            ],
-        )
+        if coded not in self._routes:
+            self._routes[coded] = _Route(
+                columns=tuple(column for column in self.columns if column not in coded),
+                plan=plan_of(self.spec, self._single, self.columns, coded, with_label=self.with_label),
+                by_column=[
+                    each
+                    for each in self._fields
+                    if each.field.step not in TILED and column_of(each.field) not in coded
+                ],
+            )
+        return self._routes[coded]
 
     @property
     def _scratch(self) -> Scratch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -229,6 +231,18 @@ def test_what_was_taken_is_not_written_to_again() -> None:
         transform.append(cells_of(second, 6), status, column, builder, 0)
         assert rows_of(taken) == before
         assert rows_of(builder.take()) == rows_of(transform.apply(cells_of(second, 6)))
+
+
+def test_a_transform_leaves_memory_with_its_last_reference() -> None:
+    gc.disable()  # which would find one that refers to itself, some time later
+    try:
+        transform = Transform(load_spec("criteo"), with_label=False)
+        transform.apply_rows([{}])
+        reference = weakref.ref(transform)
+        del transform
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_a_libsvm_builder_grows_and_keeps_what_it_has() -> None:
