@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import tracemalloc
+import weakref
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -67,6 +69,18 @@ def test_a_sample_leaves_no_trace(files: list[Path]) -> None:
     assert joined([source.sample(45)]) == expected(ROWS[:45])
     assert joined([source.sample(1000)]) == expected(ROWS)
     assert source.bad_rows.count == 0
+
+
+def test_a_source_leaves_memory_with_its_last_reference(files: list[Path]) -> None:
+    gc.disable()  # which would find one that refers to itself, some time later
+    try:
+        source = RawSource(SPEC, files)
+        assert sum(map(len, source.batches(30))) == len(ROWS)
+        reference = weakref.ref(source)
+        del source
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_are_read(tmp_path: Path) -> None:
