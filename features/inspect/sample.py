@@ -118,7 +118,7 @@ def _shapes_of_json(file: InputFile) -> _Shapes:
     return shapes
 
 
-def _bare_spec(source: Source, lists: Collection[str] = ()) -> FeatureSpec:
+def _bare_spec(source: Source, lists: Collection[str]) -> FeatureSpec:
     """A spec with only the layout of a file, and which columns are lists."""
     name = source.columns[0] if source.columns else "label"
     other = source.columns[1] if len(source.columns) > 1 else "field"

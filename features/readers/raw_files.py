@@ -40,13 +40,15 @@ class RawFiles:
 
     def pieces(self, columns: Sequence[str]) -> Generator[Piece, None, None]:
         """All rows, with the cells of these columns."""
-        for _, reader in self.readers():
-            yield from reader.pieces(columns)
+        for file in self.files:
+            with closing(self.open(file)) as reader:
+                yield from reader.pieces(columns)
 
     def blocks(self, columns: Sequence[str]) -> Generator[Block, None, None]:
         """All rows block by block, each valid until the next one."""
-        for _, reader in self.readers():
-            yield from blocks_of(reader, columns)
+        for file in self.files:
+            with closing(self.open(file)) as reader:
+                yield from blocks_of(reader, columns)
 
     def count_rows(self) -> list[int]:
         """The number of rows in each file, good or bad, chosen or not."""
