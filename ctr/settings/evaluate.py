@@ -50,7 +50,7 @@ class EvaluateJob(Settings):
         """What becomes of bad rows."""
         from ctr.features import BadRowPolicy
 
-        place = beside_input(str(self.inputs[0]), ".bad-rows")
+        place = beside_input(str(next(iter(self.inputs), "-")), ".bad-rows")  # none: reading will say so
         return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, place)
 
     @model_validator(mode="after")
