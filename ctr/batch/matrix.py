@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.batch import gradient_kernels as kernels
-from ctr.errors import ModelError
 from ctr.features import Chunk, Slots, slot_counts
 from ctr.features.batches import join_chunks
 from ctr.features.threads import Threads
+from ctr.optimizers import Float32, Optimizer
 
-Float32 = NDArray[np.float32]
 Bounds = Sequence[int]
 """Where blocks begin, and the end of the last: `[0, ..., size]`."""
 
@@ -58,8 +57,7 @@ class Matrix:
         Raises ModelError where there are no labels.
         """
         chunk = join_chunks(chunks)
-        if chunk.labels is None:
-            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
+        labels = Optimizer.labels_of(chunk)
         counts = slot_counts(chunk)
         rare = (_MOST_COUNTED - np.minimum(counts, _MOST_COUNTED)).astype(np.uint16)
         by_frequency = np.argsort(rare, kind="stable")
@@ -82,7 +80,7 @@ class Matrix:
             chunk.indptr,
             indices,
             values,
-            chunk.labels,
+            labels,
             chunk.weights,
             starts,
             rows,

@@ -93,6 +93,7 @@ class Manifest(BaseModel):
     store: StoreFacts
     job: dict[str, Any]
     position: dict[str, Any]
+    """What has been trained at least; partitions may hold later pushes, with their tokens."""
     files: Files
 
 
@@ -104,12 +105,7 @@ class Checkpoint:
     """
 
     folder: Path
-    created: str
-    """UTC, ISO 8601."""
-    store: StoreFacts
-    job: dict[str, Any]
-    position: dict[str, Any]
-    """What has been trained at least; partitions may hold later pushes, with their tokens."""
+    manifest: Manifest
     reports: dict[str, bytes]
     _partitions: pa.Buffer
 
@@ -138,9 +134,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     with _damage(folder / REPORTS):
         rows = pa.ipc.open_file(raw_reports).read_all().to_pylist()
         reports = {row["name"]: row["report"] for row in rows}
-    return Checkpoint(
-        folder, manifest.created, manifest.store, manifest.job, manifest.position, reports, partitions
-    )
+    return Checkpoint(folder, manifest, reports, partitions)
 
 
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
@@ -155,7 +149,7 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
         ("n_bits", store.n_bits),
         ("partitions", store.partitions.count),
     ):
-        there = getattr(checkpoint.store, name)
+        there = getattr(checkpoint.manifest.store, name)
         if there != here:
             raise ModelError(
                 f"{checkpoint.folder}: was taken of a store with {name} {there}, {store.url} has {name} "

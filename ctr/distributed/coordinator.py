@@ -109,15 +109,15 @@ class Coordinator:
         `chunks_before`: chunks that the initial state was learnt from, for the result.
         `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
         `PassEnds` for what is in the store then.
-        `job_id` is a new job's; a resumed one keeps its own, by which the store knows its pushes.
+        `job_id`: a resumed job keeps its own, by which the store knows its pushes; None: a new one.
         """
         self._job = job
         self._plan = job.plan()
         self._store = store
-        self.id = (job_id or uuid4().hex[:12]) if resume is None else str(resume.position["job"])
+        self.id = job_id or uuid4().hex[:12]
         self._chunks_before = chunks_before
         self._resumed = 0
-        self._resumed_from = None if resume is None else resume.created
+        self._resumed_from = None if resume is None else resume.manifest.created
         self._earlier_s = 0.0
         self._earlier = WorkerReport()
         for blob in {} if resume is None else resume.reports.values():
@@ -129,12 +129,12 @@ class Coordinator:
             self._pause = JobPause(self.board, self._plan, job.ranks)
             position = JobPosition.of(self.board.look())
             if resume is not None:
-                position = JobPosition.from_json(resume.position)
+                position = JobPosition.from_json(resume.manifest.position)
                 self._resumed = sum(position.examples(self._plan))
-                self._earlier_s = float(resume.position["seconds"])
+                self._earlier_s = float(resume.manifest.position["seconds"])
                 self.board.restore(position.progress, position.ranks, started=position.started)
                 self.board.report(EARLIER, self._earlier.to_bytes())
-            self._passes = PassEnds(self._pause, position, on_pass)
+            self._passes = None if on_pass is None else PassEnds(self._pause, position, on_pass)
         except BaseException:
             self.board.close()
             raise
@@ -216,7 +216,8 @@ class Coordinator:
                 seconds = watch.seconds()
                 self._stop_workers()
                 return self._result(seconds, interrupted=True)
-            self._passes.look(view)
+            if self._passes is not None:
+                self._passes.look(view)
             # A worker of another machine whose lease has run out registers again as soon as it knows.
             awaited = watch.workers - workers.hosts and watch.idle_s() < self.board.lease_s + _REJOIN_S
             if not any_alive and not view.workers and not awaited:

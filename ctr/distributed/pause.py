@@ -122,11 +122,8 @@ class PassEnds:
     only. SSP workers do not wait: some are a few chunks into the next pass.
     """
 
-    def __init__(self, pause: JobPause, position: JobPosition, on_end: Callable[[int], None] | None) -> None:
-        """`on_end` gets the number of a pass, from 1; None: passes do not wait.
-
-        Passes that are over at this position are not reported.
-        """
+    def __init__(self, pause: JobPause, position: JobPosition, on_end: Callable[[int], None]) -> None:
+        """`on_end` gets the number of a pass, from 1; not of those that are over at this position."""
         self._pause = pause
         self._plan = pause.plan
         self._on_end = on_end
@@ -138,7 +135,7 @@ class PassEnds:
     def look(self, view: BoardView) -> None:
         """Report a pass that is over; if several are, only the last."""
         self._pause.keep(view)
-        if self._on_end is None or self._next == self._plan.passes or not self._is_over(self._next, view):
+        if self._next == self._plan.passes or not self._is_over(self._next, view):
             return
         while self._next + 1 < self._plan.passes and self._is_over(self._next + 1, view):
             self._next += 1
@@ -148,7 +145,7 @@ class PassEnds:
 
     def _limit(self) -> None:
         """Let no rank begin the pass after the next one to report."""
-        if self._pause.ranks and self._on_end is not None:
+        if self._pause.ranks:
             self._pause.limit(self._round(self._next))
 
     def _is_over(self, pass_: int, view: BoardView) -> bool:

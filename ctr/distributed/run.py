@@ -82,10 +82,10 @@ def train_distributed(
         checkpoint = _checkpoint(description, settings) if settings.resume else None
         job = uuid4().hex[:12]
         if checkpoint is not None:
-            job = str(checkpoint.position["job"])
+            job = str(checkpoint.manifest.position["job"])
             description = description.model_copy(update=_kept_of(checkpoint))
             _require_over(settings, job, stop)
-            drop_incarnation(settings.url, checkpoint.store.incarnation, job)
+            drop_incarnation(settings.url, checkpoint.manifest.store.incarnation, job)
         store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
         close_store = opened.enter_context(ExitStack())
         close_store.callback(store.close)
@@ -151,9 +151,9 @@ def _drop_on_error(store: RedisStore) -> Iterator[None]:
 def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Settings that a resumed job keeps: the numbers of chunks in a data shard, and the bits of the state."""
     return {
-        "shard_chunks": checkpoint.job["shard_chunks"],
-        "held_out_of_shards": tuple(checkpoint.job.get("held_out_of_shards", ())),
-        **checkpoint.store.model_dump(include={"z_bits", "n_bits"}),
+        "shard_chunks": checkpoint.manifest.job["shard_chunks"],
+        "held_out_of_shards": tuple(checkpoint.manifest.job.get("held_out_of_shards", ())),
+        **checkpoint.manifest.store.model_dump(include={"z_bits", "n_bits"}),
     }
 
 
@@ -205,12 +205,12 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     free = {"inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
-    if any(checkpoint.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
+    if any(checkpoint.manifest.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
         raise ModelError(
             f"{folder}: {', '.join(description.inputs)}: the input has changed since this checkpoint; resume "
             "with the same rows, or start again."
         )
-    for name, then in checkpoint.job.items():
+    for name, then in checkpoint.manifest.job.items():
         if name not in free and now.get(name) != then:
             setting, before, here = _difference(name, then, now.get(name))
             raise ModelError(

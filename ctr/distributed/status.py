@@ -44,15 +44,12 @@ class JobStatus:
 
     facts: Job
     view: BoardView
-    plan: DataPlan | None
+    description: JobDescription | None
     problem: str | None
     coordinator_heard_s: float | None
     """Seconds since the coordinator renewed its lease; None when that has run out."""
     coordinator_alive: bool
     """Whether it renewed its lease when due: a killed one shows long before the lease ends."""
-    consistency: str | None
-    staleness: int | None
-    """None but for `ssp`."""
     examples: int | None
     """Rows of the chunks that are in the store, all passes together, without those that were skipped."""
     examples_in_all: int | None
@@ -66,6 +63,11 @@ class JobStatus:
     saturations: Saturations
     """Of the live workers' progress reports."""
     workers: tuple[WorkerStatus, ...]
+
+    @property
+    def plan(self) -> DataPlan | None:
+        """Which rows are whose."""
+        return None if self.description is None else self.description.plan()
 
     @property
     def at_work(self) -> bool:
@@ -86,11 +88,13 @@ class JobStatus:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values."""
-        plan, view = self.plan, self.view
+        plan, view, described = self.plan, self.view, self.description
         return {
             "id": self.facts.id,
             **{name: getattr(view, name) for name in ("state", "message", "pause")},
             **{name: getattr(self, name) for name in _JSON},
+            "consistency": described.consistency if described else None,
+            "staleness": described.staleness if described and described.consistency == "ssp" else None,
             "passes": None if plan is None else plan.passes,
             "saturations": asdict(self.saturations),
             "shards": view.shards,
@@ -123,8 +127,6 @@ _JSON = (
     "problem",
     "coordinator_heard_s",
     "coordinator_alive",
-    "consistency",
-    "staleness",
     "examples",
     "examples_in_all",
     "passes_begun",
@@ -152,21 +154,19 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         (Saturations(**each.get("saturations", {})) for each in progress.values()), Saturations()
     )
     skipped = skipped_rows(reports)
-    description, plan, problem = None, None, None
+    description, problem = None, None
     try:
         description = JobDescription.from_bytes(job.description)
-        plan = description.plan()
     except StoreError as error:
         problem = str(error)
+    plan = None if description is None else description.plan()
     return JobStatus(
         facts=job,
         view=view,
-        plan=plan,
+        description=description,
         problem=problem,
         coordinator_heard_s=silent_s,
         coordinator_alive=silent_s is not None and silent_s < job.lease_s / 2,  # it is due every fifth
-        consistency=None if description is None else description.consistency,
-        staleness=None if description is None or description.consistency != "ssp" else description.staleness,
         examples=None if plan is None else sum(position.examples(plan, skipped)),
         examples_in_all=None if plan is None else (plan.rows - plan.held_out - skipped.count) * plan.passes,
         passes_begun=None if plan is None else position.passes(plan),

@@ -127,11 +127,9 @@ class Ftrl(Optimizer):
 
     def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
         """Train on a chunk, see `Optimizer`."""
-        if chunk.labels is None:
-            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
         margins = np.empty(len(chunk), np.float32)
         kernels.train(
-            chunk.indptr, chunk.indices, chunk.values, chunk.labels, chunk.weights,
+            chunk.indptr, chunk.indices, chunk.values, self.labels_of(chunk), chunk.weights,
             state, *self._numbers(), np.float32(copies), dither_of(state, number),
             scratch_for(chunk, kernels.SCRATCH_ROWS), margins,
         )  # fmt: skip

@@ -123,6 +123,13 @@ class Optimizer(ABC):
         """
         return np.zeros(seen.shape[0], np.uint8)
 
+    @staticmethod
+    def labels_of(chunk: Chunk) -> Float32:
+        """The labels to learn from. Raises ModelError when the chunk has none."""
+        if chunk.labels is None:
+            raise ModelError("these examples have no labels, so nothing can be learnt from them.")
+        return chunk.labels
+
     def to_json(self) -> dict[str, Any]:
         """The optimizer's name and settings, as the model's manifest holds them."""
         return {"name": self.name, **asdict(self)}

@@ -248,8 +248,7 @@ def tune(
 
 def described(tuned: Tuned) -> list[str]:
     """The best settings as a command line has them, and a line on the scales, if there are any."""
-    options = {"epochs": tuned.best.judged.best_pass, **tuned.best.settings}
-    settings = " ".join(f"--{name} {value:g}" for name, value in options.items())
+    settings = " ".join(f"--{name} {value:g}" for name, value in tuned.options.items() if name != "scale")
     return [settings, *scales_in_words(tuned.best.scales)]
 
 

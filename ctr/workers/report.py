@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -78,15 +78,15 @@ class WorkerReport:
 
     @classmethod
     def from_bytes(cls, text: bytes) -> WorkerReport:
-        fields = orjson.loads(text)
+        entries = orjson.loads(text)
         return cls(
-            Metrics.from_bytes(base64.b64decode(fields["progressive"])),
-            Metrics.from_bytes(base64.b64decode(fields["later_passes"])),
-            timings=Timings(**fields["timings"]),
-            counts=FilterCounts(**fields["counts"]),
-            admissions=AdmissionCounts(**fields["admissions"]),
-            bad_rows=BadRows.from_json(fields["bad_rows"]),
-            **{name: fields[name] for name in _PLAIN},
+            Metrics.from_bytes(base64.b64decode(entries["progressive"])),
+            Metrics.from_bytes(base64.b64decode(entries["later_passes"])),
+            timings=Timings(**entries["timings"]),
+            counts=FilterCounts(**entries["counts"]),
+            admissions=AdmissionCounts(**entries["admissions"]),
+            bad_rows=BadRows.from_json(entries["bad_rows"]),
+            **{name: entries[name] for name in _PLAIN},
         )
 
 
@@ -128,15 +128,7 @@ class PreparedUpdate:
         return cls(slots, increments, (blob[start : start + length], blob[start + length :]))
 
 
-_PLAIN = (
-    "examples",
-    "bytes_sent",
-    "bytes_received",
-    "sent_again",
-    "troubles",
-    "saturated_z",
-    "saturated_n",
-)
+_PLAIN = tuple(each.name for each in fields(WorkerReport) if each.default == 0)
 _KINDS: dict[str, type[CtrError]] = {
     each.__name__: each for each in (SpecError, DataError, ModelError, StoreError)
 }

@@ -43,7 +43,7 @@ class Evidence:
     def resume(self, pushes: Sequence[Push], checkpoint: Checkpoint) -> list[str]:
         """What is wrong with the checkpoint that the next run begins with; `pushes` are the last run's."""
         partitions = Layout.of(self.job.feature_spec().bits).partitions
-        saved = StoreSums.of(checkpoint.dumps(), partitions, str(checkpoint.position["job"]))
+        saved = StoreSums.of(checkpoint.dumps(), partitions, str(checkpoint.manifest.position["job"]))
         owed = chunks_before(self.job, checkpoint)
         proof = prove(pushes, saved, start=self.start, owed=owed, acknowledged=False, earlier=self.earlier)
         self.earlier += pushes
@@ -95,7 +95,7 @@ def all_chunks(job: JobDescription) -> set[Token]:
 
 def chunks_before(job: JobDescription, checkpoint: Checkpoint) -> set[Token]:
     """Those of them that a checkpoint says are in it."""
-    position = checkpoint.position
+    position = checkpoint.manifest.position
     if job.ranks:
         return {token for token in all_chunks(job) if token[1] <= position["ranks"][token[0]]}
     progress = {int(shard): chunks for shard, chunks in position["progress"].items()}

@@ -93,8 +93,9 @@ def _model_lines(store: StoreStatus) -> list[str]:
 
 def _job_lines(job: JobStatus) -> list[str]:
     view = job.view
-    how = "" if job.consistency is None else f", {job.consistency}"
-    how += "" if job.staleness is None else f" with staleness {job.staleness}"
+    how = "" if job.description is None else f", {job.description.consistency}"
+    if job.description is not None and job.description.consistency == "ssp":
+        how += f" with staleness {job.description.staleness}"
     lines = [f"job {job.facts.id}: {job.view.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
     if view.message:
         lines.append(f"message: {view.message}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
@@ -44,6 +44,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         held_out = source.count_not_chosen(settings.chunk * shard_chunks)
     first = first_rows(source, setup.stop_row)
     n_bits = _n_bits(setup, first)
+    learning = asdict(settings)
+    passes = learning.pop("epochs")
     return JobDescription(
         inputs=absolute(source.inputs),
         input_bytes=input_bytes(source.inputs),
@@ -57,19 +59,14 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         held_out=sum(held_out),
         held_out_of_shards=() if consistency == "bsp" else tuple(held_out),
         rows=rows,
-        chunk=settings.chunk,
         shard_chunks=shard_chunks,
-        passes=settings.epochs,
+        passes=passes,
+        **learning,
         passes_before=setup.before.mean,
         rows_before=setup.before.rows,
         lineage=tuple(dict(each) for each in setup.lineage),
         origin=dict(setup.origin),
         input_digests=tuple(setup.digests),
-        workers=settings.workers,
-        safe_adding=settings.safe_adding,
-        admit=settings.admit,
-        negative_rate=settings.negative_rate,
-        pos_weight=settings.pos_weight,
         consistency=consistency,
         staleness=job.staleness,
         stall_s=job.stall_timeout,

@@ -10,7 +10,7 @@ import pytest
 from ctr.batch import Matrix, Objective
 from ctr.batch.history import History
 from ctr.batch.matrix import equal_blocks, weighed_blocks
-from ctr.features.batches import localize, slice_chunk
+from ctr.features.batches import localize, take_rows
 from ctr.features.threads import Threads
 from tests.ctr.optimizers.test_ftrl import importances_of, labels_of
 from tests.examples import random_batch, rows_of
@@ -28,7 +28,9 @@ def test_objective_and_gradient(values: bool, weights: bool) -> None:
     by_slot = dict(zip(chunk.slots.tolist(), w.tolist(), strict=True))
     told = rows_of(batch), labels_of(batch), importances_of(batch), by_slot
     with Threads(2) as threads:
-        examples = Matrix.of_chunks([slice_chunk(chunk, 0, 150), slice_chunk(chunk, 150, 400)], threads)
+        examples = Matrix.of_chunks(
+            [take_rows(chunk, np.arange(150)), take_rows(chunk, np.arange(150, 400))], threads
+        )
         of_coordinates = np.empty(w.size)
         of_coordinates[examples.coordinates] = w
         goal = Objective(examples, 0.7, 1.5, of_coordinates, threads)

@@ -48,8 +48,8 @@ def content(store: RedisStore) -> list[tuple[int, bytes, dict[str, int]]]:
 
 
 def restored(checkpoint: Checkpoint, url: str, **options: Any) -> RedisStore:
-    scales = {"z_bits": checkpoint.store.z_bits, "n_bits": checkpoint.store.n_bits}
-    store = opened(url, checkpoint.store.bits, **scales, **options)
+    scales = {"z_bits": checkpoint.manifest.store.z_bits, "n_bits": checkpoint.manifest.store.n_bits}
+    store = opened(url, checkpoint.manifest.store.bits, **scales, **options)
     restore_checkpoint(checkpoint, store)
     return store
 

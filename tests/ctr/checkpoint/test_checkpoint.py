@@ -68,7 +68,7 @@ class TestWrittenThenRestored:
             store.push(slots, delta, token)
         write(tmp_path / "c", store)
         checkpoint = read_checkpoint(tmp_path / "c")
-        assert checkpoint.store.model_dump() == {
+        assert checkpoint.manifest.store.model_dump() == {
             "bits": bits,
             "z_bits": z_bits,
             "n_bits": n_bits,
@@ -112,8 +112,9 @@ class TestWrittenThenRestored:
             progress["12"] = 4  # the job goes on
             commit()
         found = read_checkpoint(tmp_path / "c")
-        assert (found.job, found.position, found.reports) == (job, {"shards": {"12": 3}}, reports)
-        assert found.created.endswith("+00:00")
+        manifest = found.manifest
+        assert (manifest.job, manifest.position, found.reports) == (job, {"shards": {"12": 3}}, reports)
+        assert manifest.created.endswith("+00:00")
 
     def test_a_chunk_beyond_the_position_counts_once(self, tmp_path: Path, redis_url: str) -> None:
         """It was pushed after the position was taken, and only some partitions had it when they were read."""
@@ -127,7 +128,7 @@ class TestWrittenThenRestored:
         write_checkpoint(tmp_path / "c", store, job={}, position=position, reports={})
         checkpoint = read_checkpoint(tmp_path / "c")
         again = restored(checkpoint, redis_url)
-        for chunk in range(checkpoint.position["next"], 3):
+        for chunk in range(checkpoint.manifest.position["next"], 3):
             train(again, chunk)
         assert content(again) == content(undisturbed)
 
@@ -146,7 +147,7 @@ class TestWrittenThenRestored:
         train(store, 0)
         for n in range(2):
             write(folder, store, n)
-        assert read_checkpoint(folder).position == {"n": 1}
+        assert read_checkpoint(folder).manifest.position == {"n": 1}
         assert os.listdir(folder.parent) == [folder.name]
 
     def test_a_link_stays_a_link(self, tmp_path: Path, redis_url: str) -> None:
@@ -154,7 +155,7 @@ class TestWrittenThenRestored:
         (tmp_path / "link").symlink_to("real")
         write(tmp_path / "link", opened(redis_url))
         assert (tmp_path / "link").is_symlink()
-        assert read_checkpoint(tmp_path / "real").position == {"n": 0}
+        assert read_checkpoint(tmp_path / "real").manifest.position == {"n": 0}
 
     def test_an_older_one_kept_n_at_the_only_scale_it_had(self, tmp_path: Path, redis_url: str) -> None:
         store = opened(redis_url)
@@ -212,7 +213,7 @@ class TestDraft:
         with draft_checkpoint(tmp_path / "c", store, job={}, position={"n": 1}, reports={}) as commit:
             train(store, 2)
             before = read_checkpoint(tmp_path / "c")
-            assert before.position == {"n": 0}
+            assert before.manifest.position == {"n": 0}
             with ThreadPoolExecutor(1) as background:
                 background.submit(commit).result()
             train(store, 3)
@@ -244,7 +245,7 @@ class TestDraft:
                 abandon()
         assert os.listdir(tmp_path) == (["c"] if old else [])
         if old:
-            assert read_checkpoint(tmp_path / "c").position == {"n": 7}
+            assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 7}
 
     @pytest.mark.parametrize("old", [False, True])
     def test_a_disk_that_refuses(self, tmp_path: Path, redis_url: str, old: bool) -> None:
@@ -261,7 +262,7 @@ class TestDraft:
             assert drafts(tmp_path / "c") == []
         assert os.listdir(tmp_path) == (["c"] if old else [])
         if old:
-            assert read_checkpoint(tmp_path / "c").position == {"n": 7}
+            assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 7}
 
     def test_a_server_that_lost_its_data(self, tmp_path: Path, start_redis: StartRedis) -> None:
         own = start_redis()
@@ -272,4 +273,4 @@ class TestDraft:
         with pytest.raises(StoreError, match="lost the data"):
             write(tmp_path / "c", store, 8)
         assert os.listdir(tmp_path) == ["c"]
-        assert read_checkpoint(tmp_path / "c").position == {"n": 7}
+        assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 7}

@@ -70,7 +70,7 @@ def test_a_damaged_checkpoint(
         read_checkpoint(tmp_path / "c")
     if "ctr model" not in told:
         write(tmp_path / "c", store, 1)  # and the next one may replace it
-        assert read_checkpoint(tmp_path / "c").position == {"n": 1}
+        assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 1}
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def writer() -> Iterator[Writer]:
 def is_whole(folder: Path, url: str) -> int:
     """Check that state, records and reports of a checkpoint are those of its position; return that."""
     checkpoint = read_checkpoint(folder)
-    n = int(checkpoint.position["n"])
+    n = int(checkpoint.manifest.position["n"])
     assert checkpoint.reports == {"r": b"r" * n}
     store = restored(checkpoint, url)
     assert (store.applied("job", 0) == n).all()
@@ -147,7 +147,7 @@ class TestKilledWriter:
         assert len(drafts(folder)) == 1
         write(folder, opened(redis_url), 5)
         assert os.listdir(tmp_path) == ["c"]
-        assert read_checkpoint(folder).position == {"n": 5}
+        assert read_checkpoint(folder).manifest.position == {"n": 5}
 
     def test_its_first_checkpoint(self, writer: Writer, tmp_path: Path, redis_url: str) -> None:
         with writer(tmp_path / "c", redis_url, "drafted 0") as wait:
@@ -180,7 +180,7 @@ class TestKilledWriter:
             assert len(drafts(tmp_path / "c")) == 2
             commit()
             assert len(drafts(tmp_path / "c")) == 1
-        assert read_checkpoint(tmp_path / "c").position == {"n": 1}
+        assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 1}
 
     def test_only_drafts_of_this_checkpoint_are_removed(self, tmp_path: Path, redis_url: str) -> None:
         kept = [".d.01234567.partial", ".c.x.01234567.partial", ".c.0123456.partial"]
@@ -199,6 +199,6 @@ class TestKilledWriter:
         (tmp_path / "c").rename(tmp_path / ".c.01234567.replaced")
         with pytest.raises(ModelError, match=r"but \.c\.01234567\.replaced beside it is one: rename"):
             read_checkpoint(tmp_path / "c")
-        assert read_checkpoint(tmp_path / ".c.01234567.replaced").position == {"n": 1}
+        assert read_checkpoint(tmp_path / ".c.01234567.replaced").manifest.position == {"n": 1}
         write(tmp_path / "c", store, 2)
         assert os.listdir(tmp_path) == ["c"]

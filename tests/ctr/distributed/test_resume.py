@@ -76,7 +76,7 @@ class TestStopped:
         assert running.once(lambda view: pushed(view) >= at)
         running.stop.set()
         first = running.result()
-        position = JobPosition.from_json(read_checkpoint(settings.folder).position)
+        position = JobPosition.from_json(read_checkpoint(settings.folder).manifest.position)
         assert first.result.interrupted
         assert first.result.examples == sum(position.examples(job.plan())) < 2 * job.rows
         assert running.facts().checkpoints == 1
@@ -219,7 +219,7 @@ class TestStopped:
         assert running.once(lambda view: pushed(view) > 10)
         running.stop.set()
         assert running.facts().checkpoints == 1
-        lease_s, name = 2.5, read_checkpoint(settings.folder).position["job"]
+        lease_s, name = 2.5, read_checkpoint(settings.folder).manifest.position["job"]
         url = parse_redis_url(redis_url)
         with (
             closing(RedisStore(url, bits=18, width=2, facts={"job": name})),
@@ -269,8 +269,9 @@ class Trained:
             found = read_checkpoint(self.checkpoint)
         except CtrError:
             return None
-        job = JobDescription.model_validate(found.job)
-        return found.created, sum(JobPosition.from_json(found.position).examples(job.plan()))
+        manifest = found.manifest
+        job = JobDescription.model_validate(manifest.job)
+        return manifest.created, sum(JobPosition.from_json(manifest.position).examples(job.plan()))
 
     def written(self) -> tuple[int, int] | None:
         """Which checkpoint is there; None when there is none."""
@@ -374,7 +375,7 @@ class TestKilled:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(StoreError, match="no worker is left"):
             running.result()
-        position = JobPosition.from_json(read_checkpoint(settings.folder).position)
+        position = JobPosition.from_json(read_checkpoint(settings.folder).manifest.position)
         assert 0 < sum(position.examples(job.plan())) < 3 * ROWS
         second = start_job(job, redis_url, checkpoints=settings, resume=True).result()
         assert same_sums(second.state, in_memory(job)[0])
