@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ class Column:
         self.status = status
         """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
         self.beside = beside
-        """The same rows of the other columns, by name, where they are known."""
+        """The same rows of the other columns, by name, where they are known: a proxy of `Columns`."""
 
     @staticmethod
     def repeated(text: str, rows: int) -> Column:
@@ -155,7 +156,8 @@ class Columns(dict[str, Column]):
     def __missing__(self, name: str) -> Column:
         cells, rows, place = self._cells, self._rows, self._names.index(name)
         places = cells.starts[rows, place], cells.ends[rows, place]
-        column = self[name] = Column(read_only(cells.buffer), *places, self._status[rows], self)
+        # A proxy, so that the rows leave memory with the last reference to them.
+        column = self[name] = Column(read_only(cells.buffer), *places, self._status[rows], proxy(self))
         return column
 
     def take(self, numbers: Sequence[str], hashes: Sequence[str]) -> None:
