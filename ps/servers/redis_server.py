@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +29,7 @@ BUS = 10_000
 """The bus of a Redis Cluster is at the client port plus this."""
 # Both ports of a server lie below the ports that systems hand out for outgoing connections (32768 and up),
 # so that none of those takes one between our look and the server's start, or while a server is down.
-PORTS = range(10_240, 32_768 - BUS)
+PORTS = range(10_240, 10_240 + BUS)
 START_ATTEMPTS = 5
 START_TIMEOUT_S = 60.0
 CONFIG_FILE, LOG_FILE = "redis.conf", "redis.log"
@@ -205,8 +206,9 @@ def start_all(servers: Sequence[RedisServer], bus: bool) -> None:
     """
     waiting = list(servers)
     for _ in range(START_ATTEMPTS):
-        for server in waiting:
-            server.launch(free_port(bus))
+        # All at first: one that was just launched does not listen on its port yet.
+        for server, port in zip(waiting, free_ports(len(waiting), bus), strict=True):
+            server.launch(port)
         waiting = [server for server in waiting if not server.answers()]
         if not waiting:
             return
@@ -214,17 +216,21 @@ def start_all(servers: Sequence[RedisServer], bus: bool) -> None:
     raise waiting[0].refusal()
 
 
-def free_port(bus: bool) -> int:
-    """A port of loopback that nobody listens on, together with its `bus` port if asked for.
+def free_ports(count: int, bus: bool) -> list[int]:
+    """So many different ports of loopback that nobody listens on, with their `bus` ports if asked for.
 
-    Raises StoreError when there is none.
+    Raises StoreError when there are too few.
     """
-    chosen = random.SystemRandom()  # processes that were forked or seeded alike must not choose alike
-    for _ in range(200):
-        port = chosen.choice(PORTS)
-        if _is_free(port) and (not bus or _is_free(port + BUS)):
-            return port
-    raise StoreError(f"no free port on {HOST} between {PORTS.start} and {PORTS.stop - 1 + BUS}")
+    # Processes that were forked or seeded alike must not choose alike.
+    ports = iter(random.SystemRandom().sample(PORTS, min(200 + count, len(PORTS))))
+    free = list(
+        islice((port for port in ports if _is_free(port) and (not bus or _is_free(port + BUS))), count)
+    )
+    if len(free) < count:
+        raise StoreError(
+            f"{count} free ports are needed on {HOST} between {PORTS.start} and {PORTS.stop - 1 + BUS}"
+        )
+    return free
 
 
 def _is_free(port: int) -> bool:

@@ -17,7 +17,8 @@ from redis.retry import Retry
 
 from ctr.errors import StoreError
 from ctr.ps import open_store
-from ctr.ps.servers import EmbeddedRedis
+from ctr.ps.servers import EmbeddedRedis, redis_server
+from ctr.ps.servers.redis_server import free_ports
 from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 from tests.ps.redis_servers import StartRedis, eventually, listens, needs_redis, ping
 
@@ -186,6 +187,14 @@ def cluster_client(servers: BreakableRedis) -> RedisCluster:
     password = setting(servers.servers[0], "requirepass")
     nodes = [ClusterNode(server.host, server.port) for server in servers.servers]
     return RedisCluster(startup_nodes=nodes, password=password)
+
+
+def test_servers_that_start_side_by_side_choose_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = sorted(free_ports(3, bus=True))
+    monkeypatch.setattr(redis_server, "PORTS", free)
+    with EmbeddedRedis(3) as servers:
+        assert sorted(server.port for server in servers.servers) == free
+        assert all(server.alive for server in servers.servers)
 
 
 def test_a_cluster_is_whole_for_every_server_and_again_after_a_restart(start_redis: StartRedis) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps import RedisStore, Token, parse_redis_url
-from ctr.ps.servers.redis_server import _candidates, free_port
+from ctr.ps.servers.redis_server import _candidates, free_ports
 from tests.ps.redis_servers import StartRedis, eventually, listens, needs_redis
 from tests.ps.tls import Certificates, TlsProxy, url_of
 
@@ -22,7 +22,7 @@ pytestmark = needs_redis
 def _real_server(certificates: Certificates) -> tuple[int, subprocess.Popen[bytes]] | None:
     """A Redis with `tls-auth-clients yes`; None where none can TLS."""
     for executable in _candidates():
-        port = free_port(bus=False)
+        (port,) = free_ports(1, bus=False)
         settings = {
             "port": "0", "tls-port": str(port), "bind": "127.0.0.1", "save": "", "tls-auth-clients": "yes",
             "tls-ca-cert-file": str(certificates.ca), "tls-cert-file": str(certificates.server[0]),
