@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,7 +25,7 @@ from ctr.checkpoint.checkpoint import (
     StoreFacts,
 )
 from ctr.errors import ModelError
-from ctr.features import replace_folder, require_replaceable
+from ctr.features import replace_folder, require_replaceable, sha256_of
 from ctr.features.threads import Prefetch
 from ctr.outputs import require_writable
 from ctr.ps import PartitionDump, RedisStore
@@ -193,6 +192,4 @@ def _batch(dump: PartitionDump) -> pa.RecordBatch:
 
 
 def _file_entry(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": file.tell(), "sha256": digest}
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

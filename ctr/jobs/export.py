@@ -89,19 +89,14 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, found: StoreStat
     slots, state = _read(url, found.model, description)
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
-    passes = _passes(description, job)
+    assert job.passes_begun is not None  # the description could be read
+    passes = description.passes_after(job.passes_begun)
     linear = LinearModel.of_weights(slots, description.optimizer.in_pass(passes).weights(state))
-    facts = _facts(url, board, job, description, work)
+    facts = _facts(url, board, job, description, work, passes)
     dictionary, windows, warnings = _of_dataset(description)
     model = Model.of(description.feature_spec(), linear, facts, dictionary, windows)
     save_model(model, path, (slots, state))
     return Exported(model, job, work.progressive.summary(), warnings)
-
-
-def _passes(description: JobDescription, job: JobStatus) -> float:
-    """Over the rows of the state, see `Passes`."""
-    assert job.passes_begun is not None  # the description could be read
-    return description.passes_after(job.passes_begun)
 
 
 def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | None, list[str]]:
@@ -148,14 +143,19 @@ def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerRepor
 
 
 def _facts(
-    url: RedisUrl, board: BoardStatus, job: JobStatus, description: JobDescription, work: WorkerReport
+    url: RedisUrl,
+    board: BoardStatus,
+    job: JobStatus,
+    description: JobDescription,
+    work: WorkerReport,
+    passes: float,
 ) -> dict[str, Any]:
     """What the manifest says about training."""
     evaluated = work.progressive.summary().to_json()
     examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
     settings = ("workers", "chunk", "admit", "negative_rate", "pos_weight")
     return {
-        "optimizer": {**description.optimizer.to_json(), "passes": _passes(description, job)},
+        "optimizer": {**description.optimizer.to_json(), "passes": passes},
         "training": {
             "inputs": list(description.inputs),
             DIGESTS: list(description.input_digests),

@@ -17,7 +17,6 @@ from ctr.features import (
     ExampleSource,
     FeatureSpec,
     is_dataset,
-    load_spec,
     open_source,
     spec_of,
 )
@@ -74,7 +73,7 @@ def run_tune_job(
     require_optuna()
     _require_places(job)
     workers = job.workers or os.cpu_count() or 1
-    spec = None if job.spec is None else _loaded(job.spec)
+    spec = None if job.spec is None else spec_of(job.spec)
     choice = validation = None
     if job.holdout_where is not None:
         choice, validation = (RowChoice.parse(job.holdout_where, meets=meets) for meets in (False, True))
@@ -121,10 +120,6 @@ def _require_places(job: TuneJob) -> None:
         require_apart(place, [*job.inputs, spec])
         require_no_part(place)
     require_writable(job.out)
-
-
-def _loaded(spec: FeatureSpec | os.PathLike[str] | str) -> FeatureSpec:
-    return spec if isinstance(spec, FeatureSpec) else load_spec(str(spec))
 
 
 def _suggested(

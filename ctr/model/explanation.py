@@ -99,7 +99,9 @@ def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Expla
     if batch is None:
         raise DataError(f"{path}: there is no row to explain.")
     slots = batch.slots[batch.indices] if isinstance(batch, Chunk) else batch.slots
-    names = with_names(model.names(values), _dictionary(path))
+    content = read_dictionary_bytes(Path(path))
+    own = None if content is None else pa.ipc.open_file(content).read_all()
+    names = with_names(model.names(values), own)
     texts = _texts(names, slots)
     sizes = [1.0] * slots.size if batch.values is None else batch.values.tolist()
     features = [
@@ -110,12 +112,6 @@ def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Expla
         _explanation(model, f"{path}, row {number}", features[first:last])
         for number, (first, last) in enumerate(pairwise(batch.indptr.tolist()), 1)
     ]
-
-
-def _dictionary(dataset: str) -> pa.Table | None:
-    """The features that the data set has texts for; None: none."""
-    content = read_dictionary_bytes(Path(dataset))
-    return None if content is None else pa.ipc.open_file(content).read_all()
 
 
 def _texts(names: pa.Table | None, slots: Slots) -> list[str | None]:
