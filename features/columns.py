@@ -170,8 +170,8 @@ class Columns(dict[str, Column]):
         cells, status = Cells(buffer, starts, ends), self._status[self._rows]
         parsed = _numbers(cells, status, [self._names.index(name) for name in numbers])
         hashed = _hashes(cells, status, [self._names.index(name) for name in hashes], 0)
-        for name, found in zip(numbers, parsed, strict=True):
-            self[name].__dict__["numbers"] = found
+        for name, values in zip(numbers, parsed, strict=True):
+            self[name].__dict__["numbers"] = values
         for name, plain in zip(hashes, hashed, strict=True):
             self[name].__dict__["plain"] = plain
 

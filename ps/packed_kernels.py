@@ -131,13 +131,13 @@ def _match(
 
 
 @njit(nogil=True, cache=True)
-def find_slots(rows: Slots, slots: Slots, at: Int64, found: Bytes) -> None:
+def find_slots(rows: Slots, slots: Slots, at: Int64, present: Bytes) -> None:
     """Writes where each of `slots` is among `rows`, or would be, and 1 if it is there, else 0."""
     j = np.uint64(0)
     for i in range(np.uint64(slots.size)):
         j = _search(rows, j, np.uint64(slots[i]))
         at[i] = np.int64(j)
-        found[i] = j < np.uint64(rows.size) and rows[j] == slots[i]
+        present[i] = j < np.uint64(rows.size) and rows[j] == slots[i]
 
 
 @njit(nogil=True, cache=True)

@@ -29,9 +29,9 @@ def as_slots(numbers: NDArray[np.integer[Any]], bits: int) -> Slots:
     return numbers.astype(np.uint32) if bits <= 32 else numbers.astype(np.uint64)
 
 
-def no_slots(bits: int, room: int = 0) -> Slots:
+def no_slots(bits: int, capacity: int = 0) -> Slots:
     """An array for `room` slots of a store of `2**bits`."""
-    return np.empty(room, np.uint32) if bits <= 32 else np.empty(room, np.uint64)
+    return np.empty(capacity, np.uint32) if bits <= 32 else np.empty(capacity, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,9 +100,9 @@ class Report:
 def peak_memory_mb() -> float:
     """The largest resident set of this process so far, in MiB."""
     # Not getrusage's: that begins with what the process had that started this one.
-    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return round(int(found[1]) / 1024, 1)
+    match = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return round(int(match[1]) / 1024, 1)
 
 
 def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:

@@ -43,12 +43,12 @@ def runs(
     """
     from ctr.tracking import read_runs
 
-    found = read_runs(folder)
-    if not found:
+    all_runs = read_runs(folder)
+    if not all_runs:
         raise DataError(f"{folder}: holds no runs; `ctr train … --track {folder}` keeps one there.")
     if sort == "logloss":
-        found.sort(key=lambda run: _number(run.metrics["logloss"]))
-    chosen = [_named(name, found, folder) for name in names] if names else found
+        all_runs.sort(key=lambda run: _number(run.metrics["logloss"]))
+    chosen = [_named(name, all_runs, folder) for name in names] if names else all_runs
     lines = _compared(chosen) if names else _listed(chosen)
     report(lines, {"runs": [{"name": run.name, **run.summary} for run in chosen]})
 
@@ -81,19 +81,19 @@ def _listed(runs: Sequence[Run]) -> list[str]:
     for run, mine, its in zip(runs, settings, data_of, strict=True):
         star = "" if run.summary["holdout"] else "*"
         figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
-        told = (_text(mine[key]) if key in mine else "" for key in keys)
+        texts = (_text(mine[key]) if key in mine else "" for key in keys)
         logloss, *others = figures
         named = run.name, f"{run.summary['examples']:,}", logloss + (star or " ")
-        rows.append((*named, *others, *told, *(_text(its[key]) for key in shown)))
+        rows.append((*named, *others, *texts, *(_text(its[key]) for key in shown)))
     return table(rows, "<>>>>" + ">" * len(keys) + "<" * len(shown))
 
 
 def _data_of(run: Run) -> dict[str, Any]:
     """Which features of which rows it learnt, and which say what it is worth; of many files, the first."""
-    found = {"inputs": run.summary.get("inputs"), "hold-out": run.summary.get("holdout_inputs")}
+    sources = {"inputs": run.summary.get("inputs"), "hold-out": run.summary.get("holdout_inputs")}
     rows = {
         key: [*value[:1], f"and {len(value) - 1:,} more"] if isinstance(value, list) and value[1:] else value
-        for key, value in found.items()
+        for key, value in sources.items()
     }
     spec, fingerprint = run.summary.get("spec"), run.summary.get("spec_fingerprint", "")[:8]
     scales = (run.summary.get("scales") or {}).values()
@@ -131,15 +131,15 @@ def _compared(runs: Sequence[Run]) -> list[str]:
 
 def _metrics(run: Run) -> dict[str, float | None]:
     """What there is of a run, by what it was measured on."""
-    found = {}
+    figures = {}
     for part in ("progressive", "training", "holdout"):
         if metrics := run.summary.get(part):
             for name in ("logloss", "normalized_entropy", "auc", "calibration"):
-                found[f"{part} {name}"] = metrics[name]
+                figures[f"{part} {name}"] = metrics[name]
     for number, day in enumerate(run.summary.get("days", ()), 1):
         if metrics := day["holdout"]:
-            found[f"after day {number}, logloss"] = metrics["logloss"]
-    return found
+            figures[f"after day {number}, logloss"] = metrics["logloss"]
+    return figures
 
 
 def _text(value: Any) -> str:

@@ -53,7 +53,7 @@ def synth(
     from ctr.synth import write_click_log
 
     with stopping(f"{out} was not written."), progress("writing") as show:
-        made = write_click_log(
+        log = write_click_log(
             out,
             rows,
             seed=seed,
@@ -62,10 +62,10 @@ def synth(
             progress=lambda done: show(done, done / rows),
         )
     lines = [
-        f"wrote {made.rows:,} rows to {out}, {made.base_rate:.2%} of them clicks",
-        f"best reachable log loss {made.best_logloss:.5f}; "
-        f"always predicting the base rate gives {made.base_logloss:.5f}",
+        f"wrote {log.rows:,} rows to {out}, {log.base_rate:.2%} of them clicks",
+        f"best reachable log loss {log.best_logloss:.5f}; "
+        f"always predicting the base rate gives {log.base_logloss:.5f}",
     ]
-    if made.interactions:
-        lines.append(f"interactions: {', '.join(' * '.join(pair) for pair in made.interactions)}")
-    report(lines, asdict(made))
+    if log.interactions:
+        lines.append(f"interactions: {', '.join(' * '.join(pair) for pair in log.interactions)}")
+    report(lines, asdict(log))

@@ -58,9 +58,9 @@ def reliability_lines(summary: MetricSummary) -> list[str]:
     ]
 
 
-def saturation_lines(found: Saturations) -> list[str]:
+def saturation_lines(saturations: Saturations) -> list[str]:
     """What to do about numbers that came to the end of their range in Redis, if any did."""
-    return [f"{'warning' if found.z else 'note'}: {found.advice}"] if found.advice else []
+    return [f"{'warning' if saturations.z else 'note'}: {saturations.advice}"] if saturations.advice else []
 
 
 def some(count: int, noun: str) -> str:

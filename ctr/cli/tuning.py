@@ -107,7 +107,7 @@ def showing_search() -> Iterator[SearchShown]:
         yield SearchShown(shown)
 
 
-def _lines(found: Tuned, out: Path) -> list[str]:
+def _lines(tuned: Tuned, out: Path) -> list[str]:
     from ctr.search import scales_in_words
 
     heads = (
@@ -123,35 +123,36 @@ def _lines(found: Tuned, out: Path) -> list[str]:
         "scaled",
         "crosses",
     )
-    shown = [each for each in found.ranked[:_SHOWN] if each.judged.best_pass]
+    shown = [each for each in tuned.ranked[:_SHOWN] if each.judged.best_pass]
     rows = [heads, *(_row(each) for each in shown)]
-    told = {
-        "scaled": any(each.scales for each in found.tried),
-        "crosses": any(each.crosses for each in found.tried),
+    has_column = {
+        "scaled": any(each.scales for each in tuned.tried),
+        "crosses": any(each.crosses for each in tuned.tried),
     }
     rows = [
-        tuple(cell for head, cell in zip(heads, row, strict=True) if told.get(head, True)) for row in rows
+        tuple(cell for head, cell in zip(heads, row, strict=True) if has_column.get(head, True))
+        for row in rows
     ]
     lines = [
-        f"tried {some(len(found.tried), 'setting')} in {found.seconds:.1f} s, scored on {found.scored_on}",
+        f"tried {some(len(tuned.tried), 'setting')} in {tuned.seconds:.1f} s, scored on {tuned.scored_on}",
         *([f"best {len(shown)} (an extra pass must improve log loss by 0.01%)"] if len(shown) > 1 else []),
         *table(rows, ">" * len(rows[0])),
-        found.gain,
-        *scales_in_words(found.best.scales),
-        *(f"warning: {text}" for text in found.warnings),
-        f"{out}: the settings of trial {found.best.number}, for `ctr train --settings {out}`, which uses the "
+        tuned.gain,
+        *scales_in_words(tuned.best.scales),
+        *(f"warning: {text}" for text in tuned.warnings),
+        f"{out}: the settings of trial {tuned.best.number}, for `ctr train --settings {out}`, which uses the "
         "same spec",
     ]
-    return ["stopped early: the best so far", *lines] if found.stopped else lines
+    return ["stopped early: the best so far", *lines] if tuned.stopped else lines
 
 
-def _crosses_lines(suggestion: Suggestion | None, found: Tuned, new_spec: Path) -> list[str]:
+def _crosses_lines(suggestion: Suggestion | None, tuned: Tuned, new_spec: Path) -> list[str]:
     """Where the spec with crosses is, if any were wanted."""
     if suggestion is None:
         return []
-    if not found.best.crosses:
+    if not tuned.best.crosses:
         return ["no cross improved the log loss; the spec stays as it is"]
-    crosses = some(found.best.crosses, "cross")
+    crosses = some(tuned.best.crosses, "cross")
     return [f"{new_spec}: the spec with {crosses} more, which the settings name; give no other --spec"]
 
 

@@ -181,12 +181,12 @@ class _KernelCache(caching.FunctionCache):
         # Numba first loads all that it could compile, and SciPy for that, and once more when it compiles.
         _link_runtime()
         with self._guard_against_spurious_io_errors():
-            found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-            if found is None:
+            overload = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            if overload is None:
                 self._begin()
                 if self._lock():  # and then it may have been compiled
-                    found = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-            return found
+                    overload = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            return overload
 
     def ends_with(self, compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`compile_kernel`, which looks into this cache first, with an end to what the cache then begins."""

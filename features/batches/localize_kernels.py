@@ -92,7 +92,7 @@ def number_slots(
     start: int,
     table: NDArray[np.uint32],
     unique: NDArray[Any],
-    found: int,
+    known: int,
     numbers: NDArray[np.uint32],
 ) -> tuple[int, int]:
     """Number slots in the order they turn up, from position `start` with `found` numbered already.
@@ -104,7 +104,7 @@ def number_slots(
     mask = np.uint64(table.size - 1)
     shift = np.uint64(64) - count_ones(mask)
     limit = np.uint32(table.size >> 1)
-    n = np.uint32(found)
+    n = np.uint32(known)
     for k in range(start, slots.size):
         slot = slots[k]
         p = (np.uint64(slot) * GOLDEN) >> shift

@@ -144,9 +144,9 @@ class _Chosen:
             return np.ones(last - first, np.bool_)
         low, high = start + first, start + last
         numbers = range(low // _BATCH_ROWS, -(-high // _BATCH_ROWS))
-        found = [self._batch(number) for number in numbers]
+        batches = [self._batch(number) for number in numbers]
         base = low - low % _BATCH_ROWS
-        return np.concatenate([np.empty(0, np.bool_), *found])[low - base : high - base]
+        return np.concatenate([np.empty(0, np.bool_), *batches])[low - base : high - base]
 
     def _batch(self, number: int) -> NDArray[np.bool_]:
         assert self._batches is not None

@@ -94,9 +94,9 @@ class DatasetSource:
 
     def raw_rows(self, why: str) -> list[InputFile]:
         """The raw rows of its examples, which are needed for the reason `why`: see `dataset/raw_rows`."""
-        found = raw_rows(self.path, self.manifest, why)
+        raw = raw_rows(self.path, self.manifest, why)
         self._require_same()
-        return found
+        return raw
 
     @cached_property
     def windows(self) -> Windows | None:
@@ -240,14 +240,14 @@ class DatasetSource:
     def _check_size(self, part: PartEntry) -> FileState:
         """Raise DataError unless the part has its size; what changes when it is written again."""
         try:
-            found = FileState.of(os.stat(part.name, dir_fd=self._folder))
+            state = FileState.of(os.stat(part.name, dir_fd=self._folder))
         except OSError as error:
             self._require_same()
             raise self._torn(part, error.strerror or str(error)) from None
-        if found.size != part.bytes:
+        if state.size != part.bytes:
             self._require_same()
-            raise self._torn(part, f"it has {found.size} bytes, the manifest says {part.bytes}")
-        return found
+            raise self._torn(part, f"it has {state.size} bytes, the manifest says {part.bytes}")
+        return state
 
     def _verify(self, part: PartEntry, mapped: mmap.mmap) -> None:
         if part.name not in self._unverified:

@@ -61,9 +61,9 @@ def key_of(
     """
     if any(isinstance(file, StandardInput) for file in files):
         return None
-    found = [(file.location, file.size, file.state.modified_ns) for file in files]
+    states = [(file.location, file.size, file.state.modified_ns) for file in files]
     chosen = None if choice is None else [choice.text, choice.meets]
-    text = json.dumps([FORMAT_VERSION, spec.fingerprint, spec.to_yaml(), block_rows, found, chosen])
+    text = json.dumps([FORMAT_VERSION, spec.fingerprint, spec.to_yaml(), block_rows, states, chosen])
     return hashlib.sha256(text.encode()).hexdigest()
 
 

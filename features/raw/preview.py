@@ -88,9 +88,9 @@ def typed_categories(raw: RawFiles) -> list[str]:
 
             with closing(open_reader(file, raw.spec, "ignored")) as reader:
                 if isinstance(reader, ArrowReader | ParquetReader) and (
-                    found := float_categories(file, reader.schema, raw.spec)
+                    warnings := float_categories(file, reader.schema, raw.spec)
                 ):
-                    return found
+                    return warnings
     return []
 
 

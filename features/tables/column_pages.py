@@ -106,7 +106,7 @@ class ColumnPages:
         texts = self.dictionary
         return Texts(texts.buffer, texts.starts[codes], texts.ends[codes])
 
-    def _next_page(self, room: NDArray[np.int32]) -> bool:
+    def _next_page(self, buffer: NDArray[np.int32]) -> bool:
         """Goes on to the next page with cells; its codes, if all fit, are in `room`: whether they are."""
         while self._used == self._size:
             header = self._header()
@@ -116,8 +116,8 @@ class ColumnPages:
             if header.kind == headers.DICTIONARY:
                 self._take_dictionary(header, self._unpacked(body, header.full_size))
             elif header.kind in (headers.DATA, headers.DATA_V2):
-                self._take_page(header, body, room)
-        return isinstance(self._page, np.ndarray) and self._size <= room.size
+                self._take_page(header, body, buffer)
+        return isinstance(self._page, np.ndarray) and self._size <= buffer.size
 
     def _header(self) -> PageHeader:
         size = 1 << 12
@@ -160,7 +160,7 @@ class ColumnPages:
             raise ValueError("a dictionary is cut short")
         self.dictionary = Texts(data, places[0], places[1])
 
-    def _take_page(self, header: PageHeader, body: NDArray[np.uint8], room: NDArray[np.int32]) -> None:
+    def _take_page(self, header: PageHeader, body: NDArray[np.uint8], buffer: NDArray[np.int32]) -> None:
         if header.values > self._values_left:
             raise ValueError("there are more values than rows")
         self._values_left -= header.values
@@ -180,7 +180,7 @@ class ColumnPages:
         levels = np.empty(header.values if self._nullable else 0, np.uint8)
         if not unpack_runs(level_bytes, 0, level_bytes.size, 1, 2, levels):
             raise ValueError("the levels of a page are not as they should be")
-        out = room[: header.values] if header.values <= room.size else np.empty(header.values, np.int32)
+        out = buffer[: header.values] if header.values <= buffer.size else np.empty(header.values, np.int32)
         self._page = self._values(header, data, levels, out)
         self._used, self._size = 0, header.values
 

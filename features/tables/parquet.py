@@ -112,7 +112,7 @@ class ParquetReader(TypedReader):
     def _paged(self, columns: Sequence[str]) -> dict[str, int]:
         """The columns that can be read page by page in all row groups, with their numbers in the file."""
         metadata, schema = self._file.metadata, self._file.schema
-        found, width = {}, 0.0
+        paged, width = {}, 0.0
         for i in range(metadata.num_columns):
             name = schema.column(i).path
             if name not in columns or not is_text(self._file.schema_arrow.field(name).type):
@@ -120,8 +120,8 @@ class ParquetReader(TypedReader):
             chunks = [metadata.row_group(group).column(i) for group in range(metadata.num_row_groups)]
             width += max(chunk.total_uncompressed_size / max(chunk.num_values, 1) for chunk in chunks)
             if width <= _MOST_WIDTH and all(are_readable(chunk, schema.column(i)) for chunk in chunks):
-                found[name] = i
-        return found
+                paged[name] = i
+        return paged
 
     def _parts(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(columns)):

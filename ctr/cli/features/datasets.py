@@ -129,8 +129,8 @@ def describe(
     from ctr.features.dataset import describe as look
     from ctr.features.inspect import collisions
 
-    found = look(dataset)
-    lines, facts = found.lines(), found.to_json()
+    contents = look(dataset)
+    lines, facts = contents.lines(), contents.to_json()
     if raw:
         sample = collisions(DatasetSource(dataset, labels="ignored").spec, raw, rows)
         lines += _collision_lines(sample)

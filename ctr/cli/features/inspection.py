@@ -102,34 +102,35 @@ def check(
     from ctr.features import load_spec
     from ctr.features.inspect import check as look
 
-    found = look(load_spec(spec), inputs, rows)
-    report(_check_lines(found), found.to_json())
+    findings = look(load_spec(spec), inputs, rows)
+    report(_check_lines(findings), findings.to_json())
 
 
-def _check_lines(found: Check) -> list[str]:
-    lines = [f"{found.rows:,} rows, {found.positives:,} with a click ({found.positives / found.rows:.2%})"]
-    if found.bad_rows:
-        lines += [f"{some(found.bad_rows, 'bad row')}:", *(f"  {text}" for text in found.bad_examples)]
+def _check_lines(findings: Check) -> list[str]:
+    rate = findings.positives / findings.rows
+    lines = [f"{findings.rows:,} rows, {findings.positives:,} with a click ({rate:.2%})"]
+    if findings.bad_rows:
+        lines += [f"{some(findings.bad_rows, 'bad row')}:", *(f"  {text}" for text in findings.bad_examples)]
     rows: list[tuple[str, ...]] = [
         ("field", "type", "missing", "features", "most frequent", "new in 2nd half", "AUC alone")
     ]
-    for each in found.fields:
+    for each in findings.fields:
         auc = "-" if each.auc != each.auc else f"{each.auc:.3f}"
         shares = (f"{each.most_frequent:.1%}", f"{each.unseen:.1%}")
         rows.append((each.name, each.type, f"{each.missing:.1%}", f"{each.distinct:,}", *shares, auc))
     lines += table(rows, "<<>>>>>")
-    if found.times:
-        lines += _time_lines(found)
-    if found.unused:
-        lines.append(f"not in the spec: {', '.join(found.unused)}")
-    return lines + [f"warning: {warning}" for warning in found.warnings]
+    if findings.times:
+        lines += _time_lines(findings)
+    if findings.unused:
+        lines.append(f"not in the spec: {', '.join(findings.unused)}")
+    return lines + [f"warning: {warning}" for warning in findings.warnings]
 
 
-def _time_lines(found: Check) -> list[str]:
+def _time_lines(findings: Check) -> list[str]:
     rows: list[tuple[str, ...]] = [
         ("time", "in order", "rows back", "at most by", "first (UTC)", "last (UTC)")
     ]
-    for each in found.times:
+    for each in findings.times:
         order = ("yes", "", "") if each.in_order else ("no", f"{each.back:,}", duration(each.furthest_back_s))
         if not each.rows:
             order = ("-", "", "")
@@ -152,15 +153,15 @@ def show(
     from ctr.features import load_spec
     from ctr.features.inspect import show as look
 
-    found = look(load_spec(spec), inputs, rows)
+    explained = look(load_spec(spec), inputs, rows)
     lines: list[str] = []
-    for row in found:
+    for row in explained:
         shown = [("field", "text", "feature", "slot"), *map(_shown, row.features)]
         if any(each.value != 1 for each in row.features):
             values = ["value", *("" if each.slot is None else f"{each.value:.6g}" for each in row.features)]
             shown = [(*line, value) for line, value in zip(shown, values, strict=True)]
         lines += [row.place, *(f"  {line}" for line in table(shown, "<<<>>"))]
-    report(lines, {"rows": [row.to_json() for row in found]})
+    report(lines, {"rows": [row.to_json() for row in explained]})
 
 
 def _shown(feature: ShownFeature) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def suggest(
     loaded = load_spec(spec)
     started = perf_counter()
     with stopping(f"{out} was not written."), progress("trying crosses") as show:
-        found = suggest_crosses(
+        suggestion = suggest_crosses(
             loaded,
             inputs,
             most=crosses,
@@ -65,28 +65,32 @@ def suggest(
             on_progress=show,
         )
         with replace_file(out) as partial:
-            partial.write_text(found.yaml(), "utf-8")
+            partial.write_text(suggestion.yaml(), "utf-8")
     seconds = perf_counter() - started
-    facts = found.to_json() | {"seconds": seconds, "peak_memory_mb": peak_memory_mb()}
-    report(_lines(found, out, seconds), facts)
+    facts = suggestion.to_json() | {"seconds": seconds, "peak_memory_mb": peak_memory_mb()}
+    report(_lines(suggestion, out, seconds), facts)
 
 
-def _lines(found: Suggestion, out: Path, seconds: float) -> list[str]:
-    sample = "" if found.rows == found.rows_in_all else f" of {found.rows_in_all:,}"
-    lines = [f"tried {found.candidates:,} crosses on {found.rows:,}{sample} rows in {seconds:.1f} s"]
-    if found.left_out:
-        lines.append(f"left out, as a row may have several of their features: {', '.join(found.left_out)}")
-    if not found.chosen:
+def _lines(suggestion: Suggestion, out: Path, seconds: float) -> list[str]:
+    sample = "" if suggestion.rows == suggestion.rows_in_all else f" of {suggestion.rows_in_all:,}"
+    lines = [
+        f"tried {suggestion.candidates:,} crosses on {suggestion.rows:,}{sample} rows in {seconds:.1f} s"
+    ]
+    if suggestion.left_out:
+        lines.append(
+            f"left out, as a row may have several of their features: {', '.join(suggestion.left_out)}"
+        )
+    if not suggestion.chosen:
         return [*lines, f"no cross lowers the log loss for sure; {out} is the spec as it was"]
-    width = max(map(len, found.names))
+    width = max(map(len, suggestion.names))
     lines.append(f"{'cross':<{width}}  nats per 1,000 rows")
     lines += [
         f"{name:<{width}}  {each.gain:8.4f} ± {each.error:.4f}"
-        for name, each in zip(found.names, found.chosen, strict=True)
+        for name, each in zip(suggestion.names, suggestion.chosen, strict=True)
     ]
-    loss, gain = found.held_out_loss, found.held_out_gain
+    loss, gain = suggestion.held_out_loss, suggestion.held_out_gain
     lines.append(
         f"log loss of the last fifth of the rows: {loss:.5f} without them, {loss - gain:.5f} with those that"
-        f" the rows before choose (standard error of the difference {found.held_out_error:.5f})"
+        f" the rows before choose (standard error of the difference {suggestion.held_out_error:.5f})"
     )
-    return [*lines, f"{out}: the spec with {len(found.chosen)} crosses more"]
+    return [*lines, f"{out}: the spec with {len(suggestion.chosen)} crosses more"]

@@ -56,12 +56,12 @@ def diff(
         "weights": None,
     }
     try:
-        found = difference(*named, by_slot=by_slot)
+        differences = difference(*named, by_slot=by_slot)
     except DataError as error:
         lines.append(f"weights: {error}")
     else:
-        facts["weights"] = found.to_json(rows)
-        lines += _weight_lines(found, facts["weights"], first, second)
+        facts["weights"] = differences.to_json(rows)
+        lines += _weight_lines(differences, facts["weights"], first, second)
     report(lines, facts)
 
 
@@ -87,15 +87,17 @@ def _value(value: object) -> str:
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _weight_lines(found: WeightDifference, facts: dict[str, Any], first: Path, second: Path) -> list[str]:
+def _weight_lines(
+    differences: WeightDifference, facts: dict[str, Any], first: Path, second: Path
+) -> list[str]:
     correlation = facts["correlation"]
     lines = [
-        f"weights, compared by {found.compared_by}: {facts['in_both']:,} in both, "
+        f"weights, compared by {differences.compared_by}: {facts['in_both']:,} in both, "
         f"{facts['lost']:,} only in {first}, {facts['gained']:,} only in {second}; "
         f"correlation {'-' if correlation is None else f'{correlation:.4f}'}"
     ]
-    if any(found.left_out):
-        lines.append("(of {:,} and {:,} more, the features are not known)".format(*found.left_out))
+    if any(differences.left_out):
+        lines.append("(of {:,} and {:,} more, the features are not known)".format(*differences.left_out))
     for head, kind in (
         ("largest changes", "largest_changes"),
         (f"only in {second}", "largest_gained"),

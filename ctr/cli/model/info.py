@@ -79,8 +79,8 @@ def _lines(model: Model, facts: dict[str, Any]) -> list[str]:
         ("carries", _carries(facts)),
     ]
     lines = table(rows, "<<")
-    found = measured(model)
-    return lines + (metric_lines(found) if found else [])
+    measurements = measured(model)
+    return lines + (metric_lines(measurements) if measurements else [])
 
 
 def measured(model: Model) -> dict[str, MetricSummary]:
@@ -92,8 +92,8 @@ def measured(model: Model) -> dict[str, MetricSummary]:
         "holdout": "hold-out",
         "holdout_uncalibrated": "hold-out, not calibrated",
     }
-    found = model.manifest.get("metrics", {})
-    return {words.get(name, name): MetricSummary.from_json(metrics) for name, metrics in found.items()}
+    measurements = model.manifest.get("metrics", {})
+    return {words.get(name, name): MetricSummary.from_json(metrics) for name, metrics in measurements.items()}
 
 
 def _transform(spec: FeatureSpec) -> str:

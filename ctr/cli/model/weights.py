@@ -44,15 +44,10 @@ def top(
 
     loaded = load_model(model)
     weights = loaded.weights(values=values)
-    found = largest(weights, rows, field=field, negative=negative)
+    shown = largest(weights, rows, field=field, negative=negative)
     named = weights.num_rows - weights["feature"].null_count
-    facts = {"model": loaded.id, "weights": weights.num_rows, "named": named, "rows": found.to_pylist()}
-    lines = [*_weight_lines(found), f"{named:,} of {weights.num_rows:,} weights have the text of a feature"]
-    if named <= 1 and values is None:
-        lines.append(
-            "note: this model has no dictionary of features (see `ctr features build --dictionary`); "
-            "--values FILE names those of its rows"
-        )
+    facts = {"model": loaded.id, "weights": weights.num_rows, "named": named, "rows": shown.to_pylist()}
+    lines = [*_weight_lines(shown), f"{named:,} of {weights.num_rows:,} weights have the text of a feature"]
     report(lines, facts)
 
 

@@ -37,27 +37,31 @@ def export(
     from ctr.ps import parse_redis_url
 
     with stopping(f"{model} was not written."):
-        found = export_model(parse_redis_url(store), model)
-    job, weights = found.job, found.model.linear.weights.size
+        exported = export_model(parse_redis_url(store), model)
+    job, weights = exported.job, exported.model.linear.weights.size
     assert job.plan is not None  # the description could be read
-    training = found.model.manifest["training"]
+    training = exported.model.manifest["training"]
     lines = [
         f"job {job.facts.id} is {job.view.state}: "
         f"{job.examples:,} of {job.examples_in_all:,} examples trained, "
         f"pass {job.passes_begun} of {job.plan.passes}",
-        *(metric_lines({"progressive validation": found.progressive}) if found.progressive.examples else []),
-        f"model {found.model.id} is in {model}: {weights:,} non-zero weights",
-        *(f"warning: {text}" for text in found.warnings),
+        *(
+            metric_lines({"progressive validation": exported.progressive})
+            if exported.progressive.examples
+            else []
+        ),
+        f"model {exported.model.id} is in {model}: {weights:,} non-zero weights",
+        *(f"warning: {text}" for text in exported.warnings),
     ]
     facts = {
-        "model": found.model.id,
+        "model": exported.model.id,
         "saved_to": printable(model),
         "nonzero_weights": int(weights),
         "job": job.facts.id,
         "state": job.view.state,
         "examples": training["examples"],
         "rows": training["rows"],
-        "progressive": found.progressive.to_json(),
-        "warnings": found.warnings,
+        "progressive": exported.progressive.to_json(),
+        "warnings": exported.warnings,
     }
     report(lines, facts)

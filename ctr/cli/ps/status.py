@@ -59,10 +59,10 @@ def look(observer: StoreObserver) -> tuple[StoreStatus, JobStatus | None]:
     """The store, and the job on it. Raises StoreError when the store cannot be reached."""
     from ctr.distributed import job_status, needed_reports
 
-    found = observer.look()
-    if found.board is None:
-        return found, None
-    return found, job_status(found.board, observer.reports(needed_reports(found.board)))
+    store = observer.look()
+    if store.board is None:
+        return store, None
+    return store, job_status(store.board, observer.reports(needed_reports(store.board)))
 
 
 def _show(observer: StoreObserver, report: Report) -> None:

@@ -71,17 +71,17 @@ def explain(
     if values is not None and not hashed:
         raise typer.BadParameter("--values is for a hashed data set: raw rows have their own values.")
     loaded = load_model(model)
-    found = run(loaded, [str(each) for each in inputs], rows, values)
-    absent = _absent(loaded, found)
+    explanations = run(loaded, [str(each) for each in inputs], rows, values)
+    absent = _absent(loaded, explanations)
     unseen = not _skipped_features(loaded)
     notes = ", before calibration" if loaded.calibration is not None else ""
     notes += ", windows left out" if loaded.spec.windows and not hashed else ""
     lines = [
         line
-        for each in found
+        for each in explanations
         for line in _explanation_lines(each, notes, absent, "unseen" if unseen else "not in the model")
     ]
-    facts = [_explanation_facts(each, absent, False if unseen else None) for each in found]
+    facts = [_explanation_facts(each, absent, False if unseen else None) for each in explanations]
     report(lines, {"model": loaded.id, "rows": facts})
 
 
@@ -91,39 +91,39 @@ def _skipped_features(model: Model) -> bool:
     return any(training.get(name, 1) < 1 for name in ("admit", "negative_rate"))
 
 
-def _absent(model: Model, found: Sequence[Explanation]) -> set[int]:
+def _absent(model: Model, explanations: Sequence[Explanation]) -> set[int]:
     """The slots that are not in the model; not those whose weight a penalty keeps at 0."""
     import numpy as np
 
     from ctr.features import slot_dtype
     from ctr.model import state_of
 
-    zero = {part.slot for each in found for part in each.contributions if part.weight == 0}
+    zero = {part.slot for each in explanations for part in each.contributions if part.weight == 0}
     slots = np.array(sorted(zero), slot_dtype(model.spec.bits))
     return set(slots[~np.isin(slots, state_of(model)[0])].tolist()) if zero else set()
 
 
-def _explanation_facts(found: Explanation, absent: set[int], seen: bool | None) -> dict[str, Any]:
+def _explanation_facts(explanation: Explanation, absent: set[int], seen: bool | None) -> dict[str, Any]:
     """As JSON, in which each feature says whether training has met it; `seen`: of those that are absent."""
-    facts = found.to_json()
+    facts = explanation.to_json()
     facts["contributions"] = [
         {**part, "seen": seen if part["slot"] in absent else True} for part in facts["contributions"]
     ]
     return facts
 
 
-def _explanation_lines(found: Explanation, notes: str, absent: set[int], word: str) -> list[str]:
-    if not found.contributions:
-        return [found.place]
+def _explanation_lines(explanation: Explanation, notes: str, absent: set[int], word: str) -> list[str]:
+    if not explanation.contributions:
+        return [explanation.place]
     cells = [("field", "text", "feature", "weight", "contribution")]
-    for each in found.contributions:
+    for each in explanation.contributions:
         value = "" if each.value == 1 else f" x {each.value:g}"
         weight, adds = f"{each.weight:+.4f}{value}", f"{each.contribution:+.4f}"
         if each.slot in absent:
             weight, adds = word, "-"
         cells.append((each.field, each.text, each.feature, weight, adds))
-    said = f"prediction {found.prediction:.5f}, log-odds {found.log_odds:+.4f}"
+    said = f"prediction {explanation.prediction:.5f}, log-odds {explanation.log_odds:+.4f}"
     return [
-        f"{found.place}: {said}{notes}",
+        f"{explanation.place}: {said}{notes}",
         *(f"  {line}" for line in table(cells, "<<<>>")),
     ]

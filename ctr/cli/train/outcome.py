@@ -90,11 +90,11 @@ def _pass_lines(by_pass: Mapping[int, MetricSummary]) -> list[str]:
 
 def _convergence_lines(outcome: TrainOutcome) -> list[str]:
     """How a batch optimizer ended."""
-    found = outcome.result.convergence
-    if found is None:
+    convergence = outcome.result.convergence
+    if convergence is None:
         return []
-    text = f"{some(found.iterations, 'iteration')}, objective {found.objective:,.2f}: "
-    if found.converged:
+    text = f"{some(convergence.iterations, 'iteration')}, objective {convergence.objective:,.2f}: "
+    if convergence.converged:
         return [text + "converged"]
     if outcome.result.interrupted:
         return [text + "not yet converged"]
@@ -131,11 +131,11 @@ def _saved_lines(outcome: TrainOutcome) -> list[str]:
 
 def _admission_lines(summary: dict[str, Any]) -> list[str]:
     """What `--admit` has left out."""
-    found, admit = summary["admission"], summary["settings"]["admit"]
-    if found is None:
+    admission, admit = summary["admission"], summary["settings"]["admit"]
+    if admission is None:
         return []
-    share = found["left_out"] / max(found["asked"], 1)
-    return [f"left out {share:.0%} of {some(found['asked'], 'new slot')} seen once (--admit {admit:g})"]
+    share = admission["left_out"] / max(admission["asked"], 1)
+    return [f"left out {share:.0%} of {some(admission['asked'], 'new slot')} seen once (--admit {admit:g})"]
 
 
 def _store_lines(summary: dict[str, Any]) -> list[str]:
@@ -143,7 +143,7 @@ def _store_lines(summary: dict[str, Any]) -> list[str]:
     moved = summary["moved"]
     if moved is None:
         return []
-    seconds = ", ".join(f"{part} {taken:.2f}" for part, taken in summary["worker_seconds"].items())
+    seconds = ", ".join(f"{part} {spent:.2f}" for part, spent in summary["worker_seconds"].items())
     lines = [
         f"seconds over all workers: {seconds} (all but train and wait run beside training)",
         f"moved per example: {moved['bytes_per_example']:,.0f} bytes, {moved['keys_per_example']:.2f} slots",
@@ -159,13 +159,13 @@ def _store_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"resumed from the checkpoint of {moved['resumed_from']}")
     if moved["checkpoints"]:
         lines.append(f"wrote {some(moved['checkpoints'], 'checkpoint')}")
-    lines += [f"no checkpoint was written: {told}" for told in moved["failed_checkpoints"]]
+    lines += [f"no checkpoint was written: {reason}" for reason in moved["failed_checkpoints"]]
     if moved["repeated_requests"] or moved["sent_again"]:
         lines.append(
             f"repeated {some(moved['repeated_requests'], 'request')} after trouble with the store; "
             f"sent again what a failover had lost, {moved['sent_again']:,} times"
         )
-    lines += [f"a worker died: {told}" for told in moved["dead_workers"]]
+    lines += [f"a worker died: {reason}" for reason in moved["dead_workers"]]
     from ctr.ps import Saturations  # brings the Redis client with it
 
     return lines + saturation_lines(Saturations(**moved["saturations"]))
