@@ -23,22 +23,22 @@ def write_list_crosses(
     that their order in the data does not matter, and a value is never crossed with an equal one. A feature
     has the product of the values of its parts, times the scale of its cross.
     """
-    crosses, room = plan.list_crosses, scratch.combination
+    crosses, combination = plan.list_crosses, scratch.combination
     before = plan.scales.size - crosses.seeds.size
     for x in range(crosses.seeds.size):
         parts = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
         behind = crosses.behind[crosses.starts[x] : crosses.starts[x + 1]]
-        more = _first(t, row, parts, behind, lists.bounds, scratch.hashes, scratch.present, room)
+        more = _first(t, row, parts, behind, lists.bounds, scratch.hashes, scratch.present, combination)
         while more:
-            distinct, value = _load(parts, lists.hashes, lists.values, room)
+            distinct, value = _load(parts, lists.hashes, lists.values, combination)
             if distinct:
-                slot = xxh64_words(room.words, np.uint64(parts.size), crosses.seeds[x]) & plan.mask
+                slot = xxh64_words(combination.hashes, np.uint64(parts.size), crosses.seeds[x]) & plan.mask
                 examples.slots[end] = slot + np.uint64(slot == _U0)
                 examples.values[end] = bounded(value * plan.scales[before + x])
                 if examples.fields.size > 0:
                     examples.fields[end] = plan.ids[before + x]
                 end += _U1
-            more = _next(row, parts, lists.bounds, room)
+            more = _next(row, parts, lists.bounds, combination)
     return end
 
 
@@ -51,7 +51,7 @@ def _first(
     bounds: NDArray[np.int64],
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
-    room: Combination,
+    combination: Combination,
 ) -> bool:
     """Goes to the first combination; False if there is none."""
     for i in range(parts.size):
@@ -59,31 +59,31 @@ def _first(
         if part >= 0:
             if not present[part, t]:
                 return False
-            room.words[i] = hashes[part, t]
-            room.at[i], room.stop[i] = 0, 1
+            combination.hashes[i] = hashes[part, t]
+            combination.at[i], combination.stop[i] = 0, 1
         else:
             again = i > 0 and parts[i - 1] == part
-            room.at[i] = room.at[i - 1] + 1 if again else bounds[-1 - part, row]
-            room.stop[i] = bounds[-1 - part, row + 1] - behind[i]
-            if room.at[i] >= room.stop[i]:
+            combination.at[i] = combination.at[i - 1] + 1 if again else bounds[-1 - part, row]
+            combination.stop[i] = bounds[-1 - part, row + 1] - behind[i]
+            if combination.at[i] >= combination.stop[i]:
                 return False
     return True
 
 
 @njit(nogil=True, cache=True)
-def _next(row: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], room: Combination) -> bool:
+def _next(row: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], combination: Combination) -> bool:
     """Goes on to the next combination, the last part first; False if that was the last."""
     i = parts.size - 1
-    while i >= 0 and room.at[i] + 1 >= room.stop[i]:
+    while i >= 0 and combination.at[i] + 1 >= combination.stop[i]:
         i -= 1
     if i < 0:
         return False
-    room.at[i] += 1
+    combination.at[i] += 1
     for j in range(i + 1, parts.size):
         if parts[j] >= 0:
             continue
         again = parts[j - 1] == parts[j]
-        room.at[j] = room.at[j - 1] + 1 if again else bounds[-1 - parts[j], row]
+        combination.at[j] = combination.at[j - 1] + 1 if again else bounds[-1 - parts[j], row]
     return True
 
 
@@ -92,22 +92,22 @@ def _load(
     parts: NDArray[np.int64],
     list_hashes: NDArray[np.uint64],
     list_values: NDArray[np.float32],
-    room: Combination,
+    combination: Combination,
 ) -> tuple[bool, np.float32]:
     """Loads the hashes of a combination; whether one list gives distinct ones; the product of values."""
-    words, value, distinct = room.words, np.float32(1), True
+    hashes, value, distinct = combination.hashes, np.float32(1), True
     begin = 0
     for i in range(parts.size):
         if i == 0 or parts[i] != parts[i - 1]:
             begin = i
         if parts[i] >= 0:
             continue
-        word = list_hashes[room.at[i]]
-        value = bounded(value * list_values[room.at[i]])
+        hashed = list_hashes[combination.at[i]]
+        value = bounded(value * list_values[combination.at[i]])
         j = i
-        while j > begin and words[j - 1] > word:
-            words[j] = words[j - 1]
+        while j > begin and hashes[j - 1] > hashed:
+            hashes[j] = hashes[j - 1]
             j -= 1
-        words[j] = word
-        distinct &= j == begin or words[j - 1] != word
+        hashes[j] = hashed
+        distinct &= j == begin or hashes[j - 1] != hashed
     return distinct, value

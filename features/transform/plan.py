@@ -110,8 +110,8 @@ def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
     return FeatureLists(
         first=first,
         bounds=np.array([each.bounds + start for each, start in zip(lists, sizes, strict=False)], np.int64),
-        hashes=_joined([each.hashes[: each.bounds[-1]] for each in lists], np.uint64),
-        values=_joined([each.values[: each.bounds[-1]] for each in lists], np.float32),
+        hashes=_joined([each.hashes[: each.bounds[-1]] for each in lists]),
+        values=_joined([each.values[: each.bounds[-1]] for each in lists]),
     )
 
 
@@ -135,8 +135,8 @@ def scratch_of(plan: Plan) -> Scratch:
     )
 
 
-def _joined(arrays: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _places(

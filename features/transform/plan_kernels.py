@@ -152,10 +152,10 @@ class Tile(NamedTuple):
 
 
 class Combination(NamedTuple):
-    """Room for one combination of values, as wide as the widest cross."""
+    """Scratch for one combination of values, as wide as the widest cross."""
 
-    words: NDArray[np.uint64]
-    """Their hashes."""
+    hashes: NDArray[np.uint64]
+    """Of the values."""
     at: NDArray[np.int64]
     """Where in the lists they are."""
     stop: NDArray[np.int64]

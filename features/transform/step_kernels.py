@@ -97,7 +97,7 @@ def find_fields(
         if members.size == 2:
             hash_pairs(members[0], members[1], crosses.seeds[x], row, hashes, present)
         else:
-            hash_crosses(n, members, crosses.seeds[x], row, hashes, present, scratch.combination.words)
+            hash_crosses(n, members, crosses.seeds[x], row, hashes, present, scratch.combination.hashes)
         find_slots(row, plan.mask, hashes, present, scratch.slots)
 
 

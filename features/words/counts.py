@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import SpecError
-from ctr.features.columns import Arrays, Column, TokenCounts
+from ctr.features.columns import Arrays, Column
 from ctr.features.spec import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from ctr.features.words.count_kernels import count_hashes, enter_known, move_counts
 from ctr.features.words.steps import elements, ngrams, shaped
@@ -133,14 +133,13 @@ def _features_of(
     if isinstance(field, CategoryField):
         hashes, present, _ = shaped(field, column, 0, learnt)
         return hashes, present, ~present
-    tokens = elements(field, column, 0, learnt) if isinstance(field, ListField) else _ngrams(field, column)
+    if isinstance(field, ListField):
+        tokens = elements(field, column, 0, learnt)
+    else:
+        assert isinstance(field, TextField)
+        tokens = ngrams(field, column, 0, learnt)
     hashes = tokens.hashes[: tokens.bounds[-1]]
     return hashes, np.ones(hashes.size, np.bool_), np.diff(tokens.bounds) == 0
-
-
-def _ngrams(field: WordField, column: Column) -> TokenCounts:
-    assert isinstance(field, TextField)
-    return ngrams(field, column, 0, {})
 
 
 def _read(field: ValueField, path: Path) -> NDArray[np.uint64]:
