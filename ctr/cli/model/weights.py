@@ -48,6 +48,11 @@ def top(
     named = weights.num_rows - weights["feature"].null_count
     facts = {"model": loaded.id, "weights": weights.num_rows, "named": named, "rows": shown.to_pylist()}
     lines = [*_weight_lines(shown), f"{named:,} of {weights.num_rows:,} weights have the text of a feature"]
+    if named <= 1 and values is None:
+        lines.append(
+            "note: this model has no dictionary of features (see `ctr features build --dictionary`); "
+            "--values FILE names those of its rows"
+        )
     report(lines, facts)
 
 
