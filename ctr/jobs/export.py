@@ -46,13 +46,13 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
     require_model_or_nothing(path)
     require_writable(path)
     observer = StoreObserver(url)
-    found = observer.look()
+    status = observer.look()
     try:
-        return _export(url, path, observer, found)
+        return _export(url, path, observer, status)
     except StoreError as error:
         now = observer.look()
-        if now.problem is None and _is_dropped(found.model, now.model):
-            raise _gone(url, found.model_name) from error
+        if now.problem is None and _is_dropped(status.model, now.model):
+            raise _gone(url, status.model_name) from error
         raise
 
 
@@ -63,30 +63,30 @@ def _is_dropped(before: ModelStatus | None, now: ModelStatus | None) -> bool:
     return now is None or now.incarnation != before.incarnation or now.state != "ready"
 
 
-def _export(url: RedisUrl, path: Path, observer: StoreObserver, found: StoreStatus) -> Exported:
+def _export(url: RedisUrl, path: Path, observer: StoreObserver, status: StoreStatus) -> Exported:
     """The same, of a store that was found so."""
-    if found.model is None:
-        why = found.problem or f"there is no model {found.model_name!r} in this store"
+    if status.model is None:
+        why = status.problem or f"there is no model {status.model_name!r} in this store"
         raise StoreError(f"{url}: {why}.")
-    if found.model.state != "ready":
-        what = {"creating": "created", "dropping": "dropped"}[found.model.state]
-        raise StoreError(f"{url}: the model {found.model_name!r} is being {what}, see `ctr ps status`.")
-    if not found.whole:
-        lacking = f"{len(found.unreachable)} partitions cannot be reached, {len(found.lost)} are lost"
+    if status.model.state != "ready":
+        what = {"creating": "created", "dropping": "dropped"}[status.model.state]
+        raise StoreError(f"{url}: the model {status.model_name!r} is being {what}, see `ctr ps status`.")
+    if not status.whole:
+        lacking = f"{len(status.unreachable)} partitions cannot be reached, {len(status.lost)} are lost"
         raise StoreError(
-            f"{url}: {found.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
+            f"{url}: {status.problem or lacking}; bring their nodes back first (see `ctr ps status`)."
         )
-    board = found.board
+    board = status.board
     if board is None:
         raise StoreError(
-            f"{url}: no job on the board of the model {found.model_name!r} says how it is trained, and "
+            f"{url}: no job on the board of the model {status.model_name!r} says how it is trained, and "
             "without that its weights mean nothing. If `ctr train` has only just been started, try again in "
             "a moment; otherwise remove the model with `ctr ps drop` and train again."
         )
     job = job_status(board, observer.reports(needed_reports(board)))
     description = JobDescription.from_bytes(board.job.description)
-    work = _work(observer, board, found.model.bits)
-    slots, state = _read(url, found.model, description)
+    work = _work(observer, board, status.model.bits)
+    slots, state = _read(url, status.model, description)
     if slots.size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read

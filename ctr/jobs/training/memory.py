@@ -103,9 +103,9 @@ def _learn_in_batch(
 
     optimizer, state = setup.optimizer, setup.initial_state()
     assert isinstance(optimizer, Lbfgs)
-    begun = LinearModel(np.empty(0, slot_dtype(setup.source.spec.bits)), np.empty(0, np.float32))
+    start = LinearModel(np.empty(0, slot_dtype(setup.source.spec.bits)), np.empty(0, np.float32))
     if state is not None:
-        begun = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
+        start = LinearModel.of_weights(state[0], optimizer.weights(state[1]))
     started = perf_counter()
     with Threads(cores(), "gradient") as threads:
         chunks = _read(setup, stop)
@@ -122,11 +122,11 @@ def _learn_in_batch(
             loss = point.losses / max(examples.weight, 1e-30)
             on_progress(TrainProgress(number * len(examples), float("nan"), loss, True, number, point.value))
 
-        found = fit(
-            examples, optimizer, begun.weights_at(examples.slots), threads, stop=stop, on_iteration=report
+        fitted = fit(
+            examples, optimizer, start.weights_at(examples.slots), threads, stop=stop, on_iteration=report
         )
-    result = _result(examples, found, setup.sampling, perf_counter() - started, read)
-    return Trained(result, _together(examples.slots, found.weights, begun))
+    result = _result(examples, fitted, setup.sampling, perf_counter() - started, read)
+    return Trained(result, _together(examples.slots, fitted.weights, start))
 
 
 def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
@@ -140,10 +140,10 @@ def _read(setup: TrainSetup, stop: Event) -> list[Chunk]:
     return chunks
 
 
-def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
+def _result(examples: Matrix, fitted: Fit, sampling: Sampling, seconds: float, read: float) -> TrainResult:
     measured = Metrics()
     weights = sampling.plain(examples.weights, examples.labels)
-    measured.add(found.point.margins.astype(np.float32), examples.labels, weights)
+    measured.add(fitted.point.margins.astype(np.float32), examples.labels, weights)
     return TrainResult(
         examples=len(examples),
         seconds=seconds,
@@ -153,16 +153,16 @@ def _result(examples: Matrix, found: Fit, sampling: Sampling, seconds: float, re
         admissions=AdmissionCounts(),
         passes=1,
         chunks=0,
-        interrupted=found.stopped,
-        convergence=Convergence(found.iterations, found.point.value, found.converged),
+        interrupted=fitted.stopped,
+        convergence=Convergence(fitted.iterations, fitted.point.value, fitted.converged),
     )
 
 
-def _together(slots: Slots, weights: Float32, begun: LinearModel) -> tuple[Slots, Float32]:
+def _together(slots: Slots, weights: Float32, start: LinearModel) -> tuple[Slots, Float32]:
     """Weights that were found, and those of the other slots from before: what is not 0, by slot."""
-    others = np.isin(begun.slots, slots, assume_unique=True, invert=True)
-    both: Slots = np.concatenate([slots, begun.slots[others]])
-    values = np.concatenate([weights, begun.weights[others]])
+    others = np.isin(start.slots, slots, assume_unique=True, invert=True)
+    both: Slots = np.concatenate([slots, start.slots[others]])
+    values = np.concatenate([weights, start.weights[others]])
     order = np.argsort(both, kind="stable")
     order = order[values[order] != 0]
     return both[order], values[order][:, None]

@@ -96,8 +96,8 @@ class TrainSetup:
         its model knows both, and so may what was interrupted.
         """
         if self.former is None and not result.interrupted:
-            found = result.progressive.summary()
-            require_classes(self.source.spec, found.examples, found.positives)
+            progressive = result.progressive.summary()
+            require_classes(self.source.spec, progressive.examples, progressive.positives)
         require_convergence(result.progressive, pos_weight=self.settings.pos_weight)
         linear, facts = self.linear(state, result.passes), self._facts(result, bad_rows)
         if not np.isfinite(linear.weights).all():
@@ -251,14 +251,14 @@ def _before(
     if job.resume and job.checkpoint is not None:
         from ctr.checkpoint import read_job
 
-        begun = read_job(job.checkpoint)
-        if begun["passes_before"] > 0 and not begun.get("lineage"):
+        saved = read_job(job.checkpoint)
+        if saved["passes_before"] > 0 and not saved.get("lineage"):
             raise ModelError(
                 f"{job.checkpoint}: this checkpoint of a warm start is of an earlier version of ctr, which "
                 f"counted passes in another way; start again with {named('warm_start')}."
             )
-        passes = Passes(begun["passes_before"], begun.get("rows_before", 0))
-        return passes, begun.get("lineage", ()), begun.get("origin") or origin
+        passes = Passes(saved["passes_before"], saved.get("rows_before", 0))
+        return passes, saved.get("lineage", ()), saved.get("origin") or origin
     return NOTHING, (), origin
 
 
