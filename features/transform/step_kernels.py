@@ -85,12 +85,9 @@ def find_fields(
             keep_missing(n, f, plan.missing_hashes[f], hashes, present)
         find_slots(f, plan.mask, hashes, present, scratch.slots)
     if by_column is not None:
-        for i in range(plan.by_column.size):
-            _load_column(tile, by_column, i, plan.by_column[i], hashes, present)
-            find_slots(plan.by_column[i], plan.mask, hashes, present, scratch.slots)
+        _load_columns(tile, plan, by_column, scratch)
     if tables is not None:
-        for i in range(tables.fields.size):
-            _look_up(tile, tables, i, scratch)
+        _look_up(tile, tables, scratch)
     for x in range(crosses.seeds.size):
         members = crosses.parts[crosses.starts[x] : crosses.starts[x + 1]]
         row = plan.seeds.size + x
@@ -128,38 +125,37 @@ def _other_numbers(
 
 
 @njit(nogil=True, cache=True)
-def _load_column(
-    tile: Tile,
-    by_column: ColumnFeatures,
-    i: int,
-    f: int,
-    hashes: NDArray[np.uint64],
-    present: NDArray[np.bool_],
-) -> None:
-    """Loads the features of the i-th field that were made column by column."""
-    for t in range(tile.numbers.size):
-        row = tile.numbers[t] - by_column.first
-        hashes[f, t] = by_column.hashes[i, row]
-        present[f, t] = by_column.present[i, row]
+def _load_columns(tile: Tile, plan: Plan, by_column: ColumnFeatures, scratch: Scratch) -> None:
+    """Loads the features that were made column by column."""
+    rows, first, hashes, present = tile.numbers, by_column.first, scratch.hashes, scratch.present
+    of_column, are_there = by_column.hashes, by_column.present
+    for i in range(plan.by_column.size):
+        f = plan.by_column[i]
+        for t in range(rows.size):
+            hashes[f, t] = of_column[i, rows[t] - first]
+            present[f, t] = are_there[i, rows[t] - first]
+        find_slots(f, plan.mask, hashes, present, scratch.slots)
 
 
-@njit(nogil=True, cache=True, forceinline=True)
-def _look_up(tile: Tile, tables: ValueTables, i: int, scratch: Scratch) -> None:
-    """Loads the features of the i-th field that has a table of its values."""
-    f, n = tables.fields[i], tile.numbers.size
-    codes, start, slots = tables.codes[tables.columns[i]], tables.starts[i], scratch.slots[f]
-    if n == 0:
-        return
-    first = np.uint64(tables.first + tile.numbers[0])
-    if tables.crossed[i]:
-        for t in range(n):
-            k = start + np.uint64(codes[np.uint64(tables.first + tile.numbers[t])])
-            slots[t] = tables.slots[k]
-            scratch.hashes[f, t] = tables.hashes[k]
-            scratch.present[f, t] = tables.present[k]
-    elif tile.numbers[n - 1] - tile.numbers[0] == n - 1:
-        for t in range(n):
-            slots[t] = tables.slots[start + np.uint64(codes[first + np.uint64(t)])]
-    else:
-        for t in range(n):
-            slots[t] = tables.slots[start + np.uint64(codes[np.uint64(tables.first + tile.numbers[t])])]
+@njit(nogil=True, cache=True)
+def _look_up(tile: Tile, tables: ValueTables, scratch: Scratch) -> None:
+    """Loads the features of the fields that have a table of their values."""
+    rows, codes, of_value, slots = tile.numbers, tables.codes, tables.slots, scratch.slots
+    hashes, present, n = scratch.hashes, scratch.present, tile.numbers.size
+    value_hashes, value_present = tables.hashes, tables.present
+    in_order = n > 0 and rows[-1] - rows[0] == n - 1
+    for i in range(tables.fields.size):
+        f, column, start = np.uint64(tables.fields[i]), np.uint64(tables.columns[i]), tables.starts[i]
+        if tables.crossed[i]:
+            for t in range(n):
+                k = start + np.uint64(codes[column, np.uint64(tables.first + rows[t])])
+                slots[f, t] = of_value[k]
+                hashes[f, t] = value_hashes[k]
+                present[f, t] = value_present[k]
+        elif in_order:
+            first = np.uint64(tables.first + rows[0])
+            for t in range(n):
+                slots[f, t] = of_value[start + np.uint64(codes[column, first + np.uint64(t)])]
+        else:
+            for t in range(n):
+                slots[f, t] = of_value[start + np.uint64(codes[column, np.uint64(tables.first + rows[t])])]
