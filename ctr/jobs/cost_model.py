@@ -151,7 +151,7 @@ class Costs:
     server_fold_us: float = _cost(0.05, "us per entry", "a Redis's time of folding it into the state")
     server_range_ns: float = _cost(1.15, "ns per byte", "a Redis's time, pull and push of whole ranges")
     server_string_us: float = _cost(8, "us per string", "a Redis's time, fixed part of a pull and a push")
-    cores_busy: float = _cost(0.9, "of the cores", "in use when they set the pace")
+    cores_busy: float = _cost(0.8, "of the cores", "in use when they set the pace")
     queued: float = _cost(0.2, "of its time", "that a busy thread waits for a core, where threads are more")
     startup_s: float = _cost(2, "s", "start of processes and loading of compiled code, roughly")
     slot_ram: float = _cost(8.15, "bytes per slot", "in Redis: state, and which slots folded logs have named")
