@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide bench-features bench-peers drill wheel clean
+.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide bench-features bench-spark bench-peers drill wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,8 +24,12 @@ install: $(VENV)/.warm ## Make .venv, install the project into it, and compile i
 demo: $(VENV)/.ctr ## Make a click log, train on it, evaluate, serve one prediction (under 60 s)
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test ## Run all tests
-	$(PYTEST)
+test: $(VENV)/.test ## Run all tests but those with Spark
+	$(PYTEST) --ignore tests/spark
+
+# One after the other: each has a Spark of its own, and some kill executors.
+spark: $(VENV)/.spark ## Tests with Apache Spark, which this installs (450 MB; needs Java 17)
+	$(BIN)/python -m pytest tests/spark
 
 FUZZ_S ?= 600
 fuzz: $(VENV)/.test ## The property tests with new random examples and checked bounds, round after round for FUZZ_S=600 seconds
@@ -73,6 +77,9 @@ bench-wide: $(VENV)/.bench ## The same with 2**28 slots and ten million rows (10
 bench-features: $(VENV)/.bench ## Making features: raw text, Parquet, fitting, suggestions, windows, beside their peers
 	$(BIN)/python -m benchmarks features --rows 1000000
 
+bench-spark: $(VENV)/.bench $(VENV)/.spark ## On Apache Spark, beside Spark ML (about 5 minutes; needs Java 17)
+	$(BIN)/python -m benchmarks spark --rows 1000000
+
 bench-peers: $(VENV)/.bench ## Beside VW, scikit-learn, modern-fm and river: accuracy, speed, memory; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks peers
 
@@ -101,6 +108,10 @@ $(VENV)/.warm: $(VENV)/.ctr
 
 $(VENV)/.test: $(VENV)/.ctr
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.test
+	$(PIP) --editable '.[spark]'
 	@touch $@
 
 # Not among the tests' own packages: Numba loads coverage wherever it finds it, which takes 0.3 s of every start.

@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier, checkpoints.
+wide, features, peers, predict, lbfgs, classifier, checkpoints, spark.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks import (
     peers,
     plan,
     predict,
+    spark,
     speed,
     startup,
     wide,
@@ -45,6 +46,7 @@ def main() -> None:
             "lbfgs",
             "classifier",
             "checkpoints",
+            "spark",
             [],
         ],
         help="what to measure; default: everything",
@@ -95,6 +97,8 @@ def main() -> None:
         classifier.measure(options.fit_rows, options.rounds)
     if "checkpoints" in kinds:
         checkpoints.measure(options.folder, options.checkpoint_rows, options.rounds)
+    if "spark" in kinds:
+        spark.measure(options.folder, options.rows, options.rounds)
     if "features" in kinds:
         features.measure(options.folder, options.rows, options.rounds, options.window_rows)
     if "peers" in kinds:

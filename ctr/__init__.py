@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package as _lazy_package
 
 if TYPE_CHECKING:
-    from ctr import datasets
+    from ctr import datasets, spark
     from ctr.classifier import FTRLClassifier
     from ctr.features import load_spec
     from ctr.model import Model, load_model
@@ -26,4 +26,4 @@ def __dir__() -> list[str]:
 
     functions = ["check", "compare", "draft_spec", "evaluate", "load_model", "load_spec", "read", "report"]
     estimators = ["FTRLClassifier"] if find_spec("sklearn") else []
-    return [*estimators, "Model", "__version__", "datasets", *functions, "suggest", "train", "tune"]
+    return [*estimators, "Model", "__version__", "datasets", *functions, "spark", "suggest", "train", "tune"]

@@ -26,6 +26,10 @@ class StoreError(CtrError):
     """A parameter store cannot be reached, refuses, or would lose updates."""
 
 
+class EngineError(CtrError):
+    """An engine cannot be started or reached, or its processes are not fit to run tasks."""
+
+
 class ModelError(CtrError):
     """A model folder is missing, torn, of another format, or does not match its data."""
 

@@ -94,14 +94,15 @@ def _end(code: int) -> None:
 
 
 def _forked(line: int) -> bool:
-    """Be a fork server (see `ctr.workers.forking`), asked over `line`, the number of an open socket.
+    """Be a fork server (see `ctr.engines.forking`), asked over `line`, the number of an open socket.
 
     Returns True in each process that it forks, which has a command line of its own; False at its end.
     """
     from socket import socket
 
     from ctr.cli.commands import command_line
-    from ctr.workers import serve, warm_up_worker
+    from ctr.engines import serve
+    from ctr.workers import warm_up_worker
 
     command_line("worker")  # which forks need, as they do what a worker does
     warm_up_worker()

@@ -6,9 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pkgutil import resolve_name
 from threading import Event, Thread, Timer
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +16,6 @@ from ctr.cli.reporting import STOPPED, stopping
 if TYPE_CHECKING:
     from ctr.settings import Lease, RedisStore, Setting
 
-PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
-"""Environment variable: a function that wraps what workers push with, as `module:function`, for tests."""
 _LONGEST_END_S = 5.0
 _LONGEST_LEAVING_S = 60.0
 
@@ -48,19 +45,13 @@ def worker(
 
     url = parse_redis_url(store)
     if with_parent:
-        take_part(url, job, lease_s=lease, stop=_parents_end(), **_wrapper())
+        take_part(url, job, lease_s=lease, stop=_parents_end())
         return
     with stopping("The other workers go on."), stop_requests() as stop, _leaving_in_time(stop):
-        report = take_part(url, job, lease_s=lease, stop=stop, **_wrapper())
+        report = take_part(url, job, lease_s=lease, stop=stop)
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
         raise typer.Exit(STOPPED)
-
-
-def _wrapper() -> dict[str, Any]:
-    """The argument `wrap` of `take_part`, if the environment names a function for it."""
-    name = os.environ.get(PUSH_WRAPPER)
-    return {"wrap": resolve_name(name)} if name else {}
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from threading import Event
@@ -15,6 +15,7 @@ from ctr.distributed.checkpointing import CheckpointSettings, CheckpointTaker
 from ctr.distributed.lost_pushes import LostPushes
 from ctr.distributed.pause import JobPause, PassEnds
 from ctr.distributed.position import JobPosition, progress_of
+from ctr.engines import Engine, Processes, WorkerGroup
 from ctr.errors import StoreError, named
 from ctr.learn import TrainProgress, TrainResult
 from ctr.ps import BoardView, JobBoard, RedisStore
@@ -23,9 +24,9 @@ from ctr.workers import (
     FAILURE_REPORT_S,
     Heartbeat,
     JobDescription,
-    WorkerProcesses,
     WorkerReport,
     collect,
+    host_of,
     read_failure,
     read_stalls,
 )
@@ -47,6 +48,8 @@ class ClusterSummary:
 
     report: WorkerReport
     """Of all workers together, without the last seconds of workers that died."""
+    by_worker: Mapping[str, WorkerReport]
+    """The same of each worker, by its machine and process."""
     workers_seen: int
     dead_workers: list[str]
     """Why workers died, as far as that is known."""
@@ -97,6 +100,7 @@ class Coordinator:
         job: JobDescription,
         store: RedisStore,
         *,
+        engine: Engine | None = None,
         job_id: str | None = None,
         checkpoints: CheckpointSettings | None = None,
         resume: Checkpoint | None = None,
@@ -109,11 +113,12 @@ class Coordinator:
         `chunks_before`: chunks that the initial state was learnt from, for the result.
         `on_pass` is called with the number of a pass, from 1, when it is over and another follows; see
         `PassEnds` for what is in the store then.
+        `engine`: where its workers run; None: in processes on this machine.
         `job_id`: a resumed job keeps its own, by which the store knows its pushes; None: a new one.
         """
         self._job = job
         self._plan = job.plan()
-        self._store = store
+        self._store, self._engine = store, engine or Processes()
         self.id = job_id or uuid4().hex[:12]
         self._chunks_before = chunks_before
         self._resumed = 0
@@ -140,7 +145,7 @@ class Coordinator:
             raise
         self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * self.board.lease_s)
         self._checkpoints = CheckpointTaker(checkpoints, job, self.id, store, self._pause, self._earlier)
-        self._workers: WorkerProcesses
+        self._workers: WorkerGroup
         self._watch: _Watch
 
     def run(
@@ -148,13 +153,13 @@ class Coordinator:
         *,
         stop: Event,
         on_progress: Callable[[TrainProgress], None] = lambda _: None,
-        on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+        on_start: Callable[[WorkerGroup], None] = lambda _: None,
     ) -> tuple[TrainResult, ClusterSummary]:
         """Start the workers, and supervise them until the job is done, or `stop` is set and they have left.
 
         Raises the error that ended the job, and StoreError when no worker is left.
         """
-        self._workers = workers = WorkerProcesses(self._store.url, self.id, self._job.workers)
+        self._workers = workers = self._engine.start_workers(self._store.url, self.id, self._job.workers)
         try:
             self._checkpoints.begin()
             with (
@@ -283,9 +288,12 @@ class Coordinator:
 
     def _result(self, seconds: float, *, interrupted: bool) -> tuple[TrainResult, ClusterSummary]:
         view = self.board.look()
-        report = self._earlier
-        for blob in collect(self.board, view, self._store.bits).values():
-            report.add(WorkerReport.from_bytes(blob))
+        report, by_worker = self._earlier, dict[str, WorkerReport]()
+        for name, blob in collect(self.board, view, self._store.bits).items():
+            each = WorkerReport.from_bytes(blob)
+            report.add(each)
+            if (worker := host_of(name)) is not None:
+                by_worker[worker] = each
         position = JobPosition.of(view)
         examples, passes = position.examples(self._plan, report.bad_rows), position.passes(self._plan)
         result = TrainResult(
@@ -302,6 +310,7 @@ class Coordinator:
         )
         return result, ClusterSummary(
             report=report,
+            by_worker=by_worker,
             workers_seen=len(self._watch.workers),
             dead_workers=self._watch.dead + read_stalls(self.board, self._watch.workers),
             checkpoints=self._checkpoints.taken,

@@ -1,4 +1,4 @@
-"""`train_distributed`: train a model whose parameters live in Redis, with workers that are processes."""
+"""`train_distributed`: train a model whose parameters live in Redis, with the workers of an engine."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import numpy as np
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.coordinator import ClusterSummary, Coordinator
+from ctr.engines import Engine, Processes, WorkerGroup
 from ctr.errors import ModelError, StoreError, named
 from ctr.features import ExampleSource, Slots
 from ctr.features.threads import Threads
@@ -36,7 +37,7 @@ from ctr.ps import (
     parse_redis_url,
 )
 from ctr.ps.redis import drop_incarnation
-from ctr.workers import JobDescription, WorkerProcesses, fork_server
+from ctr.workers import JobDescription
 
 _OF_INPUTS = ("input_bytes", "input_digest", "dataset")
 """Entries of a job's description that say which rows it learns from."""
@@ -62,23 +63,25 @@ def train_distributed(
     source: ExampleSource,
     settings: StoreSettings,
     *,
+    engine: Engine | None = None,
     start: tuple[Slots, Float32] | None,
     chunks_before: int = 0,
     stop: Event,
     on_progress: Callable[[TrainProgress], None] = lambda _: None,
-    on_start: Callable[[WorkerProcesses], None] = lambda _: None,
+    on_start: Callable[[WorkerGroup], None] = lambda _: None,
     on_pass: Callable[[AfterPass], None] | None = None,
 ) -> tuple[Trained, ClusterSummary]:
     """Train from `start`, which `chunks_before` chunks went into, or from a checkpoint.
 
     The store of the result is open and still holds everything. `on_pass` is called after each pass that
-    another follows, see `PassEnds`; training waits for it, so it should not take long. Raises the errors of
-    the parts; what was trained is then still in the store.
+    another follows, see `PassEnds`; training waits for it, so it should not take long. `engine`: where
+    workers run; None: in processes on this machine. Raises the errors of the parts; what was trained is then
+    still in the store.
     """
     with ExitStack() as opened:
         opened.enter_context(_own_checkpoints(settings))
-        if description.workers > 1:
-            fork_server()  # so that it loads meanwhile
+        engine = engine or Processes()
+        engine.prepare(description.workers)
         checkpoint = _checkpoint(description, settings) if settings.resume else None
         job = uuid4().hex[:12]
         if checkpoint is not None:
@@ -94,6 +97,7 @@ def train_distributed(
             coordinator = Coordinator(
                 description,
                 store,
+                engine=engine,
                 job_id=job,
                 checkpoints=settings.checkpoints,
                 resume=checkpoint,

@@ -92,8 +92,8 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 
 
 @cache
-def _folder_name() -> str:
-    """Of the folder for kernels compiled from the sources as they are now."""
+def kernel_digest() -> str:
+    """16 hex digits that are the same only for the same sources of all kernels."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
     digest.update(Path(__file__).with_name("library.py").read_bytes())
     # In a checkout ctr/features, ctr/ps and ctr/api are links.
@@ -103,7 +103,12 @@ def _folder_name() -> str:
             if name.endswith(SOURCE_NAMES):  # kernels import nothing of ours but kernels
                 source = Path(folder, name).read_bytes()
                 digest.update(f"{name} {len(source)} ".encode() + source)
-    return f"kernels-{digest.hexdigest()[:16]}"
+    return digest.hexdigest()[:16]
+
+
+def _folder_name() -> str:
+    """Of the folder for kernels compiled from the sources as they are now."""
+    return f"kernels-{kernel_digest()}"
 
 
 @cache

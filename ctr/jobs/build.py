@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from ctr.progress import Report, progress
 from ctr.settings import BuildJob
 
 if TYPE_CHECKING:
+    from ctr.engines import Engine
     from ctr.features import Batch
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
@@ -48,13 +49,25 @@ class Portion:
     row_note: RowNote = field(default_factory=RowNote)
 
 
-def open_portions(job: BuildJob) -> list[Portion]:
-    """The inputs through the spec, once it has learnt what it needs. Raises DataError and SpecError."""
-    wanted, files = load_spec(job.spec), input_files(job.inputs)
+def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portion]:
+    """The inputs through the spec, once it has learnt what it needs. Raises DataError and SpecError.
+
+    `spec`: what `job.spec` names, if that is known.
+    """
+    wanted, files = spec or load_spec(job.spec), input_files(job.inputs)
     fitted = _fitted(wanted, files, job.outs)
     resumable = (
-        job.shuffle is None and job.dictionary is None and not fitted.windows and job.on_bad_rows == "fail"
+        job.shuffle is None
+        and job.dictionary is None
+        and job.engine is None
+        and not fitted.windows
+        and job.on_bad_rows == "fail"
     )
+    if job.engine is not None and fitted.windows:
+        raise SettingError(
+            f"{named('engine')} {job.engine}: the spec has windows, whose features depend on all rows before,"
+            f" which no task of several has; leave {named('engine')} out, so that one process reads them all."
+        )
     portions = []
     for out, choice in job.outs.items():
         source = RawSource(
@@ -104,13 +117,16 @@ def build_datasets(
                 on_resume(before)
             with dataset_folders([portion.out for portion in portions]) as folders:
                 drafts = [
-                    DatasetDraft(portion.source.spec, folder, unfinished=portion.unfinished)
+                    DatasetDraft(
+                        portion.source.spec, folder, unfinished=None if job.engine else portion.unfinished
+                    )
                     for portion, folder in zip(portions, folders, strict=True)
                 ]
                 windows = [portion.source.windows for portion in portions]
                 known = [None if each is None else each.keys for each in windows]
-                for portion, draft in zip(portions, drafts, strict=True):
-                    _write(portion, draft, job.shuffle)
+                with _engine_of(job) as engine:
+                    for portion, draft in zip(portions, drafts, strict=True):
+                        _write(portion, draft, job.shuffle, engine)
                 return [
                     draft.finish(
                         shuffled=job.shuffle,
@@ -132,6 +148,15 @@ def build_datasets(
         raise KeyboardInterrupt(were + goes_on) from None
 
 
+def _engine_of(job: BuildJob) -> AbstractContextManager[Engine | None]:
+    """The engine of a job that has one."""
+    if job.engine is None:
+        return nullcontext()
+    from ctr.engines import open_engine  # which brings the workers of training
+
+    return closing(open_engine(job.engine, job.master))
+
+
 def _fitted(
     wanted: FeatureSpec, files: Sequence[InputFile], outs: Mapping[Path, RowChoice | None]
 ) -> FeatureSpec:
@@ -145,12 +170,20 @@ def _fitted(
     return fit(wanted, files, choice)
 
 
-def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None) -> None:
+def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: Engine | None) -> None:
     """Write its rows, in random order if `shuffle` is a seed."""
     source, before = portion.source, portion.unfinished.done
     read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.inputs)
     held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
     what = "hashing" if held_out is None else "hashing the hold-out"
+    if engine is not None:
+        from ctr.jobs.split_build import write_splits
+
+        source.on_left_out = portion.row_note.leave_out
+        write_splits(engine, source, draft, portion.choice, portion.out, what)
+        if not draft.done.rows and held_out is not None:
+            raise held_out.splits_nothing("no row")
+        return
     with progress(what, read, before.rows) as show:
         if shuffle is None:
             for positions in source.not_chosen() if before.rows else ():  # by the interrupted build

@@ -11,7 +11,17 @@ from ctr.defaults import MOST_BAD
 from ctr.errors import SettingError, named
 from ctr.outputs import beside
 from ctr.settings.setting import Setting, Settings
-from ctr.settings.shared import BadRows, HoldoutWhere, MaxBadFraction, RawInputs, RawSpec, chosen_rows
+from ctr.settings.shared import (
+    BadRows,
+    EngineName,
+    HoldoutWhere,
+    Master,
+    MaxBadFraction,
+    RawInputs,
+    RawSpec,
+    chosen_rows,
+    require_engine,
+)
 
 if TYPE_CHECKING:
     from ctr.features import BadRowPolicy
@@ -57,6 +67,8 @@ class BuildJob(Settings):
             metavar="DIR",
         ),
     ] = None
+    engine: EngineName = None
+    master: Master = None
     on_bad_rows: BadRows = "fail"
     max_bad_fraction: MaxBadFraction = MOST_BAD
 
@@ -76,6 +88,29 @@ class BuildJob(Settings):
         from ctr.features import BadRowPolicy
 
         return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(out, ".bad-rows"))
+
+    @model_validator(mode="after")
+    def _suit_engine(self) -> Self:
+        require_engine(self.engine, self.master)
+        if self.engine is None:
+            return self
+        alone = {
+            "shuffle": "to put rows in a random order takes all of them",
+            "dictionary": "features are counted over all rows",
+            "windows_from": "windows depend on all rows before",
+        }
+        for name, reason in alone.items():
+            if getattr(self, name) is not None:
+                raise SettingError(
+                    f"{named(name)}: {reason}, which no task of {named('engine')} {self.engine} has; leave"
+                    " one of the two out."
+                )
+        if "-" in self.inputs:
+            raise SettingError(
+                f"- (standard input) cannot be split for {named('engine')} {self.engine}; write it to a file,"
+                " and give that."
+            )
+        return self
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from ctr.defaults import MOST_POS_WEIGHT, MOST_SECONDS
-from ctr.errors import SpecError, StoreError
+from ctr.errors import SettingError, SpecError, StoreError, named
 from ctr.settings.setting import Setting
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ OnBadRows = Literal["fail", "skip", "quarantine"]
 Method = Literal["isotonic", "platt"]
 Consistency = Literal["bsp", "ssp", "asp"]
 
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
 _RAW_INPUTS = (
     "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as "
     "s3://bucket/logs, or - for standard input."
@@ -74,6 +75,25 @@ MaxBadFraction = Annotated[
 ]
 
 
+EngineName = Annotated[
+    Literal["processes", "spark"] | None,
+    Setting(
+        "Run tasks or workers side by side in processes on this machine, or on a Spark cluster, whose "
+        "machines see inputs and output under the same paths.",
+        group="Engine",
+    ),
+]
+Master = Annotated[
+    str | None,
+    Setting(
+        "With {engine} spark: its master, such as local[4] or spark://host:7077. Default: as spark-submit "
+        "has it, or all cores of this machine.",
+        group="Engine",
+        metavar="URL",
+    ),
+]
+
+
 Lease = Annotated[float | None, Field(ge=0.5, le=MOST_SECONDS)]
 
 
@@ -92,6 +112,19 @@ def click_weight(value: float) -> float:
             f"{MOST_POS_WEIGHT:,.0f}, such as 5."
         )
     return value
+
+
+def require_engine(engine: str | None, master: str | None) -> None:
+    """Raise SettingError for a master without Spark, or of no kind that Spark has."""
+    if master is None:
+        return
+    if engine != "spark":
+        raise SettingError(f"{named('master')}: give {named('engine', 'spark')}, too, or leave it out.")
+    if not master.startswith(_MASTERS):
+        raise SettingError(
+            f"{named('master')} {master} is no master of Spark: write local[4], spark://host:port, yarn or"
+            " k8s://https://host:port."
+        )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from ctr.errors import ModelError, SettingError, named
 from ctr.outputs import beside, printable
-from ctr.settings.shared import chosen_rows
+from ctr.settings.shared import chosen_rows, require_engine
 from ctr.settings.train_fields import TrainFields
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _NOT_WITH_AUTO = (
     "resume",
     "negative_rate",
     "pos_weight",
+    "engine",
 )
 
 
@@ -150,6 +151,7 @@ class TrainJob(TrainFields):
             _require_new_model(self)
         _require_optimizer(self)
         _require_redis(self)
+        _require_engine(self)
         if self.resume and self.checkpoint is None:
             raise SettingError(f"{named('resume')} goes on from {named('checkpoint')} DIR; name it.")
         if self.resume and self.warm_start is not None:
@@ -239,3 +241,37 @@ def _require_redis(job: TrainJob) -> None:
             f"the parameters in Redis; add {named('store')}, such as "
             f"{named('store', 'embedded://?shards=1')}."
         )
+
+
+def _require_engine(job: TrainJob) -> None:
+    """Raise SettingError for what an engine does not go with."""
+    require_engine(job.engine, job.master)
+    if job.engine is not None and job.in_memory:
+        raise SettingError(
+            f"{named('engine')} {job.engine}: its workers need the parameters in Redis; add {named('store')},"
+            f" such as {named('store', 'redis+cluster://host:port')}."
+        )
+    if job.engine != "spark" and job.staging is not None:
+        raise SettingError(f"{named('staging')} is for {named('engine', 'spark')}; leave it out.")
+    if job.engine == "spark" and job.staging is None:
+        from ctr.features import is_dataset
+
+        if not all(map(is_dataset, job.inputs)):
+            raise SettingError(
+                f"{named('engine')} spark trains on hashed data sets: give {named('staging')} DIR on storage "
+                "that all machines share, where the raw files become one."
+            )
+    if job.keep_staging and job.staging is None:
+        raise SettingError(f"{named('keep_staging')} keeps what is in {named('staging')} DIR; name it.")
+    if job.engine == "spark" and job.store.startswith("embedded:") and not is_local(job.master):
+        raise SettingError(
+            f"{job.store}: these servers can be reached from this machine alone, and not by the executors of "
+            f"{job.master}; give the {named('store')} of servers that all machines reach."
+        )
+
+
+def is_local(master: str | None) -> bool:
+    """Whether Spark runs on this machine alone, as far as its master tells."""
+    return (
+        master is None or master.startswith("local") or "//127.0.0.1:" in master or "//localhost:" in master
+    )

@@ -22,9 +22,11 @@ from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import (
     BadRows,
     Consistency,
+    EngineName,
     HoldoutWhere,
     Inputs,
     Lease,
+    Master,
     MaxBadFraction,
     Method,
     Spec,
@@ -40,6 +42,7 @@ _optimizer = partial(Setting, group="Optimizer")
 _holdout = partial(Setting, group="Hold-out")
 _later = partial(Setting, group="From a model, and day after day")
 _in_redis = partial(Setting, group="Parameters in Redis")
+_engine = partial(Setting, group="Engine")
 
 _Positive = Field(ge=1)
 _NotNegative = Field(ge=0)
@@ -273,6 +276,20 @@ class TrainFields(Settings):
     kkt: Annotated[
         bool | None, _in_redis("Log changes that leave a weight at zero; with {l1}. Default: off.")
     ] = None
+    engine: EngineName = None
+    """None: processes."""
+    master: Master = None
+    staging: Annotated[
+        Path | None,
+        _engine(
+            "With {engine} spark: raw files first become a hashed data set in this folder, which all "
+            "machines share.",
+            metavar="DIR",
+        ),
+    ] = None
+    keep_staging: Annotated[
+        bool, _engine("Keep the hashed data set in {staging}; else it is removed after the job.")
+    ] = False
     checkpoint: Annotated[Path | None, _in_redis("Write checkpoints here.", metavar="DIR")] = None
     checkpoint_every: Annotated[
         float,

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
         input_digest,
         learnt_text,
     )
-    from ctr.workers.forking import fork_server, serve
-    from ctr.workers.processes import WorkerProcesses
     from ctr.workers.report import (
         EARLIER,
         PreparedUpdate,
         WorkerReport,
         collect,
+        host,
+        host_of,
         is_of_work,
         read_failure,
         read_stalls,

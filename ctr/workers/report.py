@@ -148,6 +148,14 @@ def collect(board: JobBoard, view: BoardView, bits: int) -> dict[str, bytes]:
     return reports
 
 
+def host_of(name: str) -> str | None:
+    """The machine and process of the worker whose report has this name; None: it is of no worker."""
+    if not name.startswith(_RESULT):
+        return None
+    machine, process, _ = name.removeprefix(_RESULT).rsplit("-", 2)
+    return f"{machine}:{process}"
+
+
 def is_of_work(name: str) -> bool:
     """Whether the report of this name is a `WorkerReport`: a worker's, or what was `EARLIER`."""
     return name == EARLIER or name.startswith(_RESULT)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from pkgutil import resolve_name
 from secrets import token_hex
 from threading import Event
 
@@ -33,6 +35,8 @@ from ctr.workers.timing import Heartbeat, Reports, StallWatch
 
 FAILURE_REPORT_S = 2.0
 """How long a process that has failed tries to report it to the others."""
+PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
+"""Environment variable, for tests: a `Wrap` as `module:function`."""
 Wrap = Callable[[RedisStore, str], SendPacked]
 """Gets the store and the name of its worker, and gives what the worker pushes with."""
 
@@ -46,15 +50,16 @@ def take_part(
     *,
     lease_s: float | None = None,
     stop: Event,
-    wrap: Wrap = lambda store, _: store.push_packed,
+    wrap: Wrap | None = None,
 ) -> WorkerReport:
     """Work on the job of the model that `url` names until it is over, or until `stop` is set.
 
-    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` may wrap
-    `RedisStore.push_packed`. Raises StoreError when there is no such job, when it has failed, or the store
-    fails. What goes wrong at work ends the whole job, as every worker would meet it; but not what goes wrong
-    before, such as input that is not found, nor that which a worker meets whose lease has run out: then it
-    was the only one. Lost pushes end it all the same: others miss them, too, if there are any.
+    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` gives what the
+    worker pushes with, None: `RedisStore.push_packed`, or what the environment names. Raises StoreError when
+    there is no such job, when it has failed, or the store fails. What goes wrong at work ends the whole job,
+    as every worker would meet it; but not what goes wrong before, such as input that is not found, nor that
+    which a worker meets whose lease has run out: then it was the only one. Lost pushes end it all the same:
+    others miss them, too, if there are any.
     """
     with closing(JobBoard(url, lease_s=lease_s)) as board:
         on_board = board.job(job_id)
@@ -67,7 +72,7 @@ def take_part(
         source = job.open_source()
         with (
             closing(job.join_store(url)) as store,
-            closing(_Member(board, on_board, job, source, store, wrap)) as member,
+            closing(_Member(board, on_board, job, source, store, wrap or _pushing)) as member,
         ):
             member.work(stop)
             return member.report()
@@ -97,6 +102,13 @@ def sessions_of(
         filter_updates=job.optimizer_in(0).filter_updates,
         push=push,
     )
+
+
+def _pushing(store: RedisStore, worker: str) -> SendPacked:
+    """What a worker pushes with."""
+    name = os.environ.get(PUSH_WRAPPER)
+    push: SendPacked = resolve_name(name)(store, worker) if name else store.push_packed
+    return push
 
 
 class _Member:

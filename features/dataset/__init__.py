@@ -5,5 +5,5 @@ from ctr.features.dataset.manifest import DatasetManifest, is_dataset, read_mani
 from ctr.features.dataset.raw_rows import RowNote, raw_file_entries
 from ctr.features.dataset.shuffle import shuffled
 from ctr.features.dataset.source import DatasetSource
-from ctr.features.dataset.unfinished import Unfinished, kept_fit, key_of
+from ctr.features.dataset.unfinished import Done, Unfinished, kept_fit, key_of
 from ctr.features.dataset.writer import BLOCK_ROWS, DatasetDraft, dataset_folders, write_dataset

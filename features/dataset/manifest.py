@@ -80,7 +80,7 @@ class DatasetManifest(BaseModel):
     features: _Count
     """Of all rows together."""
     block_rows: Annotated[int, Field(gt=0)]
-    """Rows of every block but the last, which may have fewer."""
+    """Rows of every block but the last of a part, which may have fewer."""
     has_labels: bool
     has_values: bool
     """Whether any value differs from 1."""
@@ -105,8 +105,6 @@ class DatasetManifest(BaseModel):
     def _check(self) -> DatasetManifest:
         if sum(part.rows for part in self.parts) != self.rows:
             raise ValueError("the rows of the parts do not add up to `rows`")
-        if any(part.rows % self.block_rows for part in self.parts[:-1]):
-            raise ValueError("a part other than the last does not end with a whole block")
         return self
 
     @property

@@ -43,6 +43,18 @@ class Done(BaseModel):
     ended: bool = False
     """Whether these are all rows."""
 
+    def count(self, other: Done) -> None:
+        """Count the rows of another, which are behind these. Raises ValueError if only one has labels."""
+        if self.labelled not in (None, other.labelled):
+            raise ValueError("some rows have labels and some have none")
+        self.labelled = other.labelled
+        self.rows += other.rows
+        self.positives += other.positives
+        self.features += other.features
+        self.has_values |= other.has_values
+        self.has_weights |= other.has_weights
+        self.has_fields &= other.has_fields
+
 
 class _Journal(BaseModel):
     key: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -120,6 +121,21 @@ class DatasetDraft:
                 self._part.sink.close()
         return self._done.rows
 
+    @property
+    def done(self) -> Done:
+        """What has been written."""
+        return self._done
+
+    def take(self, folder: Path, done: Done) -> None:
+        """Put the parts that another draft has written to `folder` behind those written. Raises OSError."""
+        if not done.rows:
+            return
+        for part in done.parts:
+            name = _part_name(len(self._done.parts))
+            os.rename(folder / part.name, self._folder / name)
+            self._done.parts.append(part.model_copy(update={"name": name}))
+        self._done.count(done)
+
     def finish(
         self,
         *,
@@ -178,7 +194,7 @@ class DatasetDraft:
         self._count(chunk)
         if self._part is None:
             folder = self._folder if self._unfinished is None else self._unfinished.folder
-            name = f"shard-{len(self._done.parts):05d}.arrow"
+            name = _part_name(len(self._done.parts))
             self._part = _Part(folder / name, block_schema(self._spec.bits, self._block_rows))
         self._part.add(chunk)
         if self._part.blocks == BLOCKS_PER_PART:
@@ -222,6 +238,10 @@ class DatasetDraft:
         if self._unfinished is not None:
             self._done.position = position
             self._unfinished.note(self._done)
+
+
+def _part_name(number: int) -> str:
+    return f"shard-{number:05d}.arrow"
 
 
 def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:

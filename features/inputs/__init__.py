@@ -3,3 +3,4 @@
 from ctr.features.inputs.input_file import ChosenRows, FileState, InputFile, LocalFile, StandardInput
 from ctr.features.inputs.listing import file_digests, input_files, is_glob
 from ctr.features.inputs.remote import is_uri
+from ctr.features.inputs.split_file import SplitFile

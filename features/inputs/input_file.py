@@ -6,10 +6,10 @@ import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -76,7 +76,7 @@ class InputFile(ABC):
     `str` of it is its name in messages.
     """
 
-    is_remote: ClassVar[bool] = False
+    is_remote: bool = False
     """Whether reading it goes over a network, so that few large requests are better than many."""
 
     def __init__(self, location: str) -> None:
@@ -84,6 +84,8 @@ class InputFile(ABC):
         self.location = location
         self.chosen_rows: ChosenRows | None = None
         """The only rows that its reader (see `open_reader`) returns; None: all."""
+        self.row_groups: range | None = None
+        """The only row groups of a Parquet file that its reader returns; None: all."""
 
     def __str__(self) -> str:
         return self.location
@@ -107,6 +109,10 @@ class InputFile(ABC):
                 columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
         return columns
 
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process, its state is looked at again."""
+        return {name: value for name, value in self.__dict__.items() if name != "state"}
+
     @cached_property
     def state(self) -> FileState:
         """Its state when it was first opened or listed. Raises DataError."""
@@ -116,6 +122,10 @@ class InputFile(ABC):
     def size(self) -> int:
         """In bytes; 0 if that is not known."""
         return self.state.size
+
+    def line_number(self, line: int) -> int:
+        """The number in the whole file of line `line` (from 1) of the bytes that `open` gives."""
+        return line
 
     @abstractmethod
     def open(self) -> io.BufferedReader:
@@ -127,6 +137,16 @@ class InputFile(ABC):
 
     @abstractmethod
     def _state_now(self, opened: io.BufferedReader | None = None) -> FileState: ...
+
+    def require_same_content(self, before: FileState) -> None:
+        """Raises DataError if it has changed since another process, perhaps on another machine, saw `before`.
+
+        By size and time: on another machine, the numbers of devices and files are others.
+        """
+        if change := replace(self.state, size=before.size, modified_ns=before.modified_ns).change(self.state):
+            raise DataError(
+                f"{self}: {change} since the job began; start again with files that nothing writes to."
+            )
 
     def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
         """Raises DataError if it has changed; to be called at the end of reading.

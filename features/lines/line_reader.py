@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features.block import Block, Piece, TextRows, require_columns
-from ctr.features.inputs import InputFile
+from ctr.features.inputs import InputFile, SplitFile
 from ctr.features.lines.line_kernels import HASH_COMMENT, NO_COMMENT, count_rows, split_libsvm, split_vw
 from ctr.features.spec import FEATURES, LABEL, WEIGHT
 from ctr.features.text import READ_BYTES, Cells, Lines, TextFile
@@ -50,7 +50,7 @@ class LineReader(ABC):
             if rows:
                 empty = False
                 yield self._piece(lines, rows, columns)
-        if empty:
+        if empty and not isinstance(self._path, SplitFile):
             raise DataError(f"{self._path}: there are no rows, only {self._blank}; leave the file out.")
 
     def count_rows(self) -> int:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ctr.features.raw.preview import absent_columns
     from ctr.features.raw.row_texts import RowTexts, batches_with_texts, read_table, require_columns_beside
     from ctr.features.raw.source import RawSource
+    from ctr.features.raw.split_pass import SplitPass
 
 # Lazy: predictions for rows in memory learn nothing, and read no files.
 __getattr__ = lazy_package(__name__, __file__)

@@ -25,6 +25,7 @@ from ctr.features.raw.preview import (
     quoted_cells,
     typed_categories,
 )
+from ctr.features.raw.split_pass import SplitPass
 from ctr.features.readers import FAIL, BadRowHandler, BadRowPolicy, BadRows, RawFiles, RowChoice
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, RowStatus
@@ -124,6 +125,35 @@ class RawSource:
         return self._bad.left_out
 
     @property
+    def reasons(self) -> Counter[str]:
+        """What was wrong with the bad rows of the latest pass."""
+        return self._bad.reasons
+
+    def take_pass(self, splits: Sequence[Sequence[SplitPass]]) -> None:
+        """Counts what tasks have met, by file and in the order of its splits, as if this source had done it.
+
+        Raises DataError as `batches` does at the end of a pass.
+        """
+        kind = 1  # open, as in `BatchBuilder`
+        for file, of_file in zip(self.raw.files, splits, strict=True):
+            for each in of_file:
+                if 1 not in (kind, each.no_click) and each.no_click != kind:
+                    raise DataError(
+                        f"{file}: rows without a click have the label {each.no_click} here, and {kind}"
+                        " before; write all of them as one of the two."
+                    )
+                kind = each.no_click if kind == 1 else kind
+        position = 0
+        with self._bad.pass_from(0):
+            for each in (split for of_file in splits for split in of_file):
+                self._bad.take(each.rows, each.bad + position, each.examples, each.reasons, each.kept)
+                if self.on_left_out is not None and each.left_out.size:
+                    self.on_left_out(each.left_out + position)
+                position += each.rows
+        self._file_rows = [sum(each.rows for each in of_file) for of_file in splits]
+        self.fraction_read = 1.0
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns that are read."""
         return self._transform.columns
@@ -135,7 +165,7 @@ class RawSource:
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; bad rows are not counted."""
-        builder = BatchBuilder(self._transform, rows, self._no_click)
+        builder = BatchBuilder(self._transform, rows, self.no_click)
         with closing(self._blocks()) as blocks:
             while builder.room and (block := next(blocks, None)) is not None:
                 self._transform.append(block.cells, block.status, block.column, builder, 0)
@@ -178,7 +208,7 @@ class RawSource:
 
     def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         """As `batches`."""
-        builder = BatchBuilder(self._transform, rows, self._no_click)
+        builder = BatchBuilder(self._transform, rows, self.no_click)
         for part in self._parts(start, stop):
             row = part.first
             while row < part.last:
@@ -203,13 +233,13 @@ class RawSource:
             if (
                 self.threads > 1
                 and self.watch is None
-                and not (self._transform.with_label and self._no_click[0] == 1)
+                and not (self._transform.with_label and self.no_click[0] == 1)
             ):
                 break
         else:
             return
         yield from in_order(
-            lambda each: each.hashed(self._transform, self._no_click),
+            lambda each: each.hashed(self._transform, self.no_click),
             pieces,
             self.shared_threads or self.threads,
         )
@@ -274,8 +304,8 @@ class RawSource:
         self._bad.tried += last - at
 
     @cached_property
-    def _no_click(self) -> NDArray[np.int8]:
-        """How rows without a click are labelled, see `BatchBuilder.no_click`: the first rows decide once."""
+    def no_click(self) -> NDArray[np.int8]:
+        """int8[1]: how rows without a click are labelled (see `BatchBuilder`): the first rows decide once."""
         kind = 1
         if self._transform.with_label:
             with closing(self._blocks()) as blocks:

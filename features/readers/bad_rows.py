@@ -150,14 +150,15 @@ class BadRowHandler:
         self.tried = 0
         """The rows of the pass so far, good or bad: the caller adds to it."""
         self._start = 0  # the first row of the pass
-        self._reasons: Counter[str] = Counter()  # of the bad rows of the pass
+        self.reasons: Counter[str] = Counter()
+        """What is wrong with the bad rows of the pass."""
         self._explain = explain
         self._quarantine = None if policy.quarantine is None else Quarantine(policy.quarantine)
 
     @contextmanager
     def pass_from(self, start: int) -> Iterator[None]:
         """In the `with` block is a pass that begins at row `start`. Raises DataError at its end."""
-        self._start, self.tried, self._reasons = start, 0, Counter()
+        self._start, self.tried, self.reasons = start, 0, Counter()
         try:
             yield
             self._require_few()
@@ -176,16 +177,32 @@ class BadRowHandler:
         new = self.left_out.add(self._start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])
-        self._reasons.update(self._explain(block, int(row))[1] for row in bad)
+        self.reasons.update(self._explain(block, int(row))[1] for row in bad)
         if self.tried >= EARLY_ROWS:
             self._require_few()
+
+    def take(
+        self, rows: int, bad: NDArray[np.int64], examples: Sequence[str], reasons: Counter[str], kept: Path
+    ) -> None:
+        """Handles what a task has met in the next `rows` of the pass, of which those at `bad` are bad.
+
+        `bad`: int64, ascending; `examples`: what was wrong with the first few; `kept`: its quarantine.
+        """
+        self.tried += rows
+        if not bad.size:
+            return
+        self.left_out.add(self._start, bad, examples.__getitem__)
+        self.reasons.update(reasons)
+        if self._quarantine is not None:
+            with kept.open("rb") as file:
+                self._quarantine.keep(file)
 
     def _describe(self, block: Block, row: int) -> str:
         return f"{block.origin.place(row)}: {self._explain(block, row)[0]}"
 
     def _require_few(self) -> None:
         """Raise DataError if too many rows of the pass are bad."""
-        reasons, rows, most = self._reasons, self.tried, self.policy.max_fraction
+        reasons, rows, most = self.reasons, self.tried, self.policy.max_fraction
         bad = reasons.total()
         if most is None or not too_many(bad, rows, most):
             return

@@ -147,7 +147,7 @@ class TypedReader(ABC):
         self._constants = b""
         if isinstance(where, InputFile):
             self._constants = b"".join(where.partition_columns.values())
-        self._rows_read = 0
+        self._rows_before = self._rows_read = 0
 
     def require(self, columns: Sequence[str]) -> None:
         """Raises DataError unless each is there, once, and is no list where its field takes one value."""
@@ -176,7 +176,8 @@ class TypedReader(ABC):
     def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]: ...
 
     def _piece(self, batch: pa.RecordBatch | None, columns: Sequence[str]) -> ArrowPiece:
-        return ArrowPiece(self._where, batch, self._rows_read, columns, self._constants)
+        first = self._rows_before + self._rows_read
+        return ArrowPiece(self._where, batch, first, columns, self._constants)
 
     def _empty(self) -> DataError:
         return DataError(f"{self._where}: there are no rows; leave the file out.")

@@ -39,8 +39,10 @@ class ParquetReader(TypedReader):
             )
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(error) from None
-        self._rows: int = self._file.metadata.num_rows
         super().__init__(path, self._file.schema_arrow, spec)
+        self._groups = path.row_groups or range(self._file.num_row_groups)
+        self._rows_before = self._rows_in(range(self._groups.start))
+        self._rows = self._rows_in(self._groups)
 
     def close(self) -> None:
         self._file.close()
@@ -62,7 +64,7 @@ class ParquetReader(TypedReader):
             raise self._unreadable(error) from None
 
     def _pieces(self, columns: Sequence[str]) -> Iterator[ArrowPiece]:
-        groups = range(self._file.num_row_groups)
+        groups = self._groups
         names = {} if self._path.is_remote else self._paged(columns)
         if not names:
             # Arrow would fetch all row groups of a remote file at once.
@@ -117,11 +119,14 @@ class ParquetReader(TypedReader):
             name = schema.column(i).path
             if name not in columns or not is_text(self._file.schema_arrow.field(name).type):
                 continue
-            chunks = [metadata.row_group(group).column(i) for group in range(metadata.num_row_groups)]
+            chunks = [metadata.row_group(group).column(i) for group in self._groups]
             width += max(chunk.total_uncompressed_size / max(chunk.num_values, 1) for chunk in chunks)
             if width <= _MOST_WIDTH and all(are_readable(chunk, schema.column(i)) for chunk in chunks):
                 paged[name] = i
         return paged
+
+    def _rows_in(self, groups: range) -> int:
+        return sum(self._file.metadata.row_group(group).num_rows for group in groups)
 
     def _parts(self, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(columns)):

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import re
+from contextlib import closing
 from json import loads
 from typing import Protocol
 
@@ -59,7 +60,7 @@ class Stream(Protocol):
 def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
     """The bytes of `file`, which is at its beginning, without their compression if it has one."""
     head = file.peek(16)[:16]
-    codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+    codec = _codec_of(head)
     if codec is None:
         suffix = "".join(path.suffixes[-1:])
         if head and suffix in COMPRESSED:
@@ -74,6 +75,16 @@ def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
         return lzma.LZMAFile(file)
     stream: Stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
     return stream
+
+
+def is_compressed(path: InputFile) -> bool:
+    """Whether a file has the first bytes, or the name, of a compressed one. Raises DataError."""
+    with closing(path.open()) as file:
+        return _codec_of(file.read(16)) is not None or "".join(path.suffixes[-1:]) in COMPRESSED
+
+
+def _codec_of(head: bytes) -> str | None:
+    return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
 
 
 def require_text(path: InputFile, head: bytes, *, whole: bool = False, json: bool = False) -> None:

@@ -41,7 +41,8 @@ class Lines:
 
     def place(self, start: int) -> str:
         """Where in the file the line at `start` is, such as `clicks.tsv:17`."""
-        return f"{self.path}:{self.line + int(count_lines(self.buffer, self.begin, start))}"
+        line = self.line + int(count_lines(self.buffer, self.begin, start))
+        return f"{self.path}:{self.path.line_number(line)}"
 
 
 class TextFile:
@@ -160,8 +161,9 @@ class TextFile:
 
     def _grow(self) -> None:
         if self._capacity >= ROW_BYTES:
+            line = self.path.line_number(self.line)
             raise DataError(
-                f"{self.path}:{self.line}: the row does not end within {ROW_BYTES >> 20} MiB; is this the"
+                f"{self.path}:{line}: the row does not end within {ROW_BYTES >> 20} MiB; is this the"
                 f" right kind of file, or does a quote lack its partner (if quotes"
                 " are text, set quote: false in the spec's source)?"
             )

@@ -21,6 +21,8 @@ import pytest
 from ctr.distributed import ClusterSummary
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
+from ctr.engines.forking import Forked, fork_server
+from ctr.engines.worker_processes import WorkerProcesses
 from ctr.errors import StoreError
 from ctr.features import (
     BLOCK_ROWS,
@@ -42,8 +44,6 @@ from ctr.optimizers.optimizer import Float32, Passes
 from ctr.ps import BoardView, Filters, JobBoard, MemoryStore, RedisStore, Token, parse_redis_url
 from ctr.synth.log import write_click_log
 from ctr.workers.description import JobDescription, absolute, input_bytes
-from ctr.workers.forking import Forked, fork_server
-from ctr.workers.processes import WorkerProcesses
 from ctr.workers.report import WorkerReport, collect
 from ctr.workers.worker import take_part
 

@@ -19,10 +19,10 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ctr.cli.working import PUSH_WRAPPER
 from ctr.errors import DataError
 from ctr.features import Slots
 from ctr.ps import PackedPush, RedisStore, SendPacked
+from ctr.workers.worker import PUSH_WRAPPER
 
 _FOLDER = "CTR_LEDGER"
 _PACE_S = "CTR_LEDGER_PACE_S"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ctr.tracking import Tracker
 
 _PASSES_SHOWN = 4
+_WORKERS_SHOWN = 16
 _RANKS_FROM = 0.6  # AUC
 _OFF_BY = 1.25
 
@@ -29,7 +30,7 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
         *_convergence_lines(outcome),
         *_evaluation_lines(outcome),
         *_admission_lines(summary),
-        *_store_lines(summary),
+        *_store_lines(summary, outcome.job.engine == "spark"),
         *_saved_lines(outcome),
         *bad_rows_lines(outcome.bad_rows, outcome.job.bad_row_policy.quarantine),
         *(f"warning: {text}" for text in outcome.warnings),
@@ -138,7 +139,7 @@ def _admission_lines(summary: dict[str, Any]) -> list[str]:
     return [f"left out {share:.0%} of {some(admission['asked'], 'new slot')} seen once (--admit {admit:g})"]
 
 
-def _store_lines(summary: dict[str, Any]) -> list[str]:
+def _store_lines(summary: dict[str, Any], by_worker: bool) -> list[str]:
     """Where the time of a job through Redis went, and what it moved; nothing for one in memory."""
     moved = summary["moved"]
     if moved is None:
@@ -146,6 +147,7 @@ def _store_lines(summary: dict[str, Any]) -> list[str]:
     seconds = ", ".join(f"{part} {spent:.2f}" for part, spent in summary["worker_seconds"].items())
     lines = [
         f"seconds over all workers: {seconds} (all but train and wait run beside training)",
+        *(_worker_lines(moved["by_worker"]) if by_worker else ()),
         f"moved per example: {moved['bytes_per_example']:,.0f} bytes, {moved['keys_per_example']:.2f} slots",
     ]
     saved = [
@@ -169,6 +171,19 @@ def _store_lines(summary: dict[str, Any]) -> list[str]:
     from ctr.ps import Saturations  # brings the Redis client with it
 
     return lines + saturation_lines(Saturations(**moved["saturations"]))
+
+
+def _worker_lines(by_worker: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Where each worker was, and where its time went."""
+    lines = []
+    for worker, did in list(by_worker.items())[:_WORKERS_SHOWN]:
+        spent = did["seconds"]
+        whole = max(spent["train"] + spent["wait"], 1e-9)
+        shares = ", ".join(f"{part} {seconds / whole:.0%}" for part, seconds in spent.items())
+        lines.append(f"worker {worker}: {did['examples']:,} examples; of its time: {shares}")
+    if len(by_worker) > _WORKERS_SHOWN:
+        lines.append(f"({len(by_worker) - _WORKERS_SHOWN:,} more workers; --json has all)")
+    return lines
 
 
 def advice(training: MetricSummary, holdout: MetricSummary, pos_weight: float = 1.0) -> str | None:

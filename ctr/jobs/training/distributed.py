@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
+from ctr.engines import Engine
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
 from ctr.jobs.training.outcome import Remains
@@ -102,6 +103,7 @@ def learn_distributed(
     stop: Event,
     remains: Remains,
     on_progress: Callable[[TrainProgress], None],
+    engine: Engine | None = None,
 ) -> tuple[Trained, ClusterSummary]:
     """Train through Redis; the store is open and still holds everything.
 
@@ -117,6 +119,7 @@ def learn_distributed(
         description,
         setup.source,
         StoreSettings(job.store, checkpoints, job.resume, job.lease),
+        engine=engine,
         start=setup.initial_state(),
         chunks_before=setup.chunks_before,
         stop=stop,

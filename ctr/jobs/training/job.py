@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -15,6 +15,7 @@ from ctr.interrupts import stop_requests
 from ctr.jobs.training.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup, set_up
+from ctr.jobs.training.staging import staged
 from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
 from ctr.model import (
@@ -37,6 +38,7 @@ Show = Callable[[str], AbstractContextManager[Report]]
 
 if TYPE_CHECKING:
     from ctr.distributed import ClusterSummary  # with what training in memory does without
+    from ctr.engines import Engine
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
@@ -62,11 +64,12 @@ def run(
     left of the job. Raises the errors of the parts; what can be checked is checked before training.
     """
     remains, stop = Remains(job), stop or Event()
-    with _saying_what_remains(remains):
+    with _saying_what_remains(remains), ExitStack() as opened:
         require_places(job)
-        setup = set_up(job)
+        engine = None if job.engine is None else opened.enter_context(_opened(job))
+        setup = set_up(opened.enter_context(staged(job)))
         passes = PassEvaluations(setup, stop)
-        trained, cluster = _learn(setup, passes, stop, remains, show, on_progress)
+        trained, cluster = _learn(setup, passes, stop, remains, show, on_progress, engine)
         trained = passes.best_of(trained)
         with nullcontext() if trained.store is None else closing(trained.store):
             model = _model(setup, trained, cluster, remains)
@@ -157,6 +160,13 @@ def _saying_what_remains(remains: Remains) -> Iterator[None]:
         raise
 
 
+def _opened(job: TrainJob) -> AbstractContextManager[Engine]:
+    """The engine of a job."""
+    from ctr.engines import open_engine  # with what training in memory does without
+
+    return closing(open_engine(job.engine, job.master))
+
+
 def _learn(
     setup: TrainSetup,
     passes: PassEvaluations,
@@ -164,6 +174,7 @@ def _learn(
     remains: Remains,
     show: Show,
     on_progress: Callable[[TrainProgress], None],
+    engine: Engine | None,
 ) -> tuple[Trained, ClusterSummary | None]:
     """What was learnt, and of a job through Redis how it went. Raises KeyboardInterrupt if it is nothing."""
     with show("training") as report:
@@ -180,7 +191,7 @@ def _learn(
         else:
             from ctr.jobs.training.distributed import learn_distributed  # with what memory does without
 
-            trained, cluster = learn_distributed(setup, passes, stop, remains, shown)
+            trained, cluster = learn_distributed(setup, passes, stop, remains, shown, engine)
     if trained.result.examples == 0:
         empty_store(trained.store, remains)
         if trained.store is not None:

@@ -75,6 +75,10 @@ class TrainOutcome:
             "repeated_requests": report.troubles,
             "sent_again": report.sent_again,
             "saturations": {"z": report.saturated_z, "n": report.saturated_n},
+            "by_worker": {
+                worker: {"examples": of.examples, "seconds": of.timings.to_json()}
+                for worker, of in sorted(did.by_worker.items())
+            },
             "workers_seen": did.workers_seen,
             "dead_workers": did.dead_workers,
             "checkpoints": did.checkpoints,

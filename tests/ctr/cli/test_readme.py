@@ -90,7 +90,7 @@ def test_all_that_the_commands_need_is_installed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for_users = set(extras) - {"all", "test", "check", "bench"}
-    assert extras["all"] == [f"ctr[{','.join(sorted(for_users - {'mlflow'}))}]"]
+    assert extras["all"] == [f"ctr[{','.join(sorted(for_users - {'mlflow', 'spark'}))}]"]
     assert "--editable '.[all]'" in (ROOT / "Makefile").read_text()
     assert '[all]"' in README
 

@@ -274,7 +274,7 @@ def test_a_torn_manifest(built: tuple[Path, Batch], text: str) -> None:
         ("rows", "205", "rows: '205' is not what this program writes there"),
         ("rows", "9" * 400, "rows: '9{79} is not what"),
         ("bits", 41, "bits: 41 is not what"),
-        ("block_rows", 7, "whole block"),
+        ("block_rows", 7, "do not fit together"),
         ("spec_fingerprint", "0" * 64, "gives the transform"),
         ("surprise", 1, "surprise: "),
     ],

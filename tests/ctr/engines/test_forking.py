@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ctr.engines.forking import Forked, ForkServer
 from ctr.errors import CtrError
-from ctr.workers.forking import Forked, ForkServer
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ps.redis_servers import needs_redis
 
@@ -92,7 +92,7 @@ def test_a_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 LEAVES = """
 import os, sys
-from ctr.workers import fork_server
+from ctr.engines import fork_server
 
 server = fork_server()
 pid = server.fork(["--version"], [0, 1, 2], os.environ).pid

@@ -1,4 +1,4 @@
-"""`WorkerProcesses`: the workers that `ctr train` starts on its own machine."""
+"""`WorkerProcesses`: the workers of a job that run on its own machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from threading import Event, Thread
 from time import monotonic
 from typing import IO
 
+from ctr.engines.engine import DeadWorker
+from ctr.engines.forking import Forked, fork_server
 from ctr.ps import RedisUrl
-from ctr.workers.forking import Forked, fork_server
-from ctr.workers.report import host
-from ctr.workers.worker import take_part
+from ctr.workers import host, take_part
 
 _LONGEST_END_S = 15.0
 _LONGEST_KILL_S = 2.0
@@ -29,18 +29,6 @@ class _Process:
     """The end of a pipe: when it is closed, or this process ends, the worker leaves."""
     said: IO[bytes]
     seen_dead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeadWorker:
-    """One that ended badly."""
-
-    host: str
-    """And its process there, as the board names it."""
-    said: str
-    """The last of it."""
-    killed: bool
-    """Whether by a signal."""
 
 
 class WorkerProcesses:

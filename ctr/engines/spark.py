@@ -1,0 +1,89 @@
+"""`SparkEngine`: tasks and workers on the executors of an Apache Spark cluster.
+
+Spark schedules tasks and runs those again that fail or are lost. No row passes through its JVM: a task gets
+its number, and returns a few bytes. Nothing waits for all tasks at once, so there are no barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from secrets import token_hex
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from ctr.engines.engine import Result, Task
+from ctr.engines.spark_session import spark_errors, spark_session
+from ctr.engines.spark_tasks import run_tasks
+from ctr.engines.spark_workers import SparkWorkers
+from ctr.ps import RedisUrl
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_S = 0.5
+
+
+class SparkEngine:
+    """An `Engine` over a Spark session: that of this program, or a new one, which `close` then stops."""
+
+    def __init__(self, master: str | None = None) -> None:
+        """`master` and errors: see `spark_session`."""
+        self._session, self._is_own = spark_session(master)
+
+    @property
+    def tasks_at_once(self) -> int:
+        """See `Engine`."""
+        return max(self._session.sparkContext.defaultParallelism, 1)
+
+    def map(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        on_progress: Callable[[float], None],
+    ) -> list[Result]:
+        """See `Engine`."""
+        if not tasks:
+            return []
+        group = f"ctr-{token_hex(4)}"
+        with spark_errors(), _watching(self._session, group, len(tasks), on_progress):
+            return run_tasks(self._session, group, function, tasks)
+
+    def prepare(self, workers: int) -> None:
+        """See `Engine`."""
+
+    def start_workers(self, url: RedisUrl, job: str, count: int) -> SparkWorkers:
+        """See `Engine`."""
+        return SparkWorkers(self._session, url, job, count)
+
+    def close(self) -> None:
+        """See `Engine`."""
+        if self._is_own:
+            self._session.stop()
+
+
+@contextmanager
+def _watching(
+    session: SparkSession, group: str, count: int, on_progress: Callable[[float], None]
+) -> Iterator[None]:
+    """While the `with` block runs a job in this group, tell how many of its tasks are done."""
+    context, ended = session.sparkContext, Event()
+    tracker = context.statusTracker()
+
+    def poll() -> None:
+        while not ended.wait(_POLL_S):
+            infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
+            done = sum(stage.numCompletedTasks for stage in stages if stage)
+            on_progress(min(done / count, 1.0))
+
+    poller = Thread(target=poll, name="spark-progress", daemon=True)
+    poller.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        ended.set()
+        poller.join()

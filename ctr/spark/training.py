@@ -1,0 +1,74 @@
+"""`train`: a model of a DataFrame or of files, by workers that are tasks of Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctr.errors import DataError, named
+from ctr.python_api import train as train_files
+from ctr.settings import TrainJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from ctr.features import FeatureSpec
+    from ctr.model import Model
+
+_ROWS = "rows.parquet"
+_SALT = 1  # of the hashes that give rows their order
+
+
+def train(
+    data: DataFrame | str | Path | list[str | Path],
+    spec: FeatureSpec | str | Path | None = None,
+    *,
+    store: str,
+    staging: str | Path | None = None,
+    order_by: Sequence[str] = (),
+    **settings: Any,
+) -> Model:
+    """Train a model as `ctr.train` does, with its workers on the executors of Spark.
+
+    `data`: a hashed data set, raw files, or a DataFrame. Workers train on a hashed data set on storage that
+    all machines share, never on a DataFrame, whose rows may be others when they are computed again: so it is
+    written to `staging` once, as Parquet, and made a data set there. What is in `staging` is removed
+    afterwards, unless `keep_staging=True`. `store`, and `settings`: see `ctr.train`.
+
+    A model learns badly from rows that are sorted by their label, as those of `DataFrame.randomSplit` are. So
+    the rows of a DataFrame are put in an order that depends on their hashes alone, or in that of the columns
+    `order_by`, such as a time.
+
+    Raises SettingError, EngineError, and the errors of `ctr.train`.
+    """
+    settings = {**TrainJob.checked(settings), "engine": "spark", "store": store}
+    if staging is not None:
+        settings["staging"] = Path(staging)
+    if isinstance(data, str | Path | list):
+        return train_files(data, spec, **settings)
+    if staging is None:
+        raise DataError("a DataFrame is written to shared storage before it is trained on: give staging=DIR.")
+    rows = Path(staging) / _ROWS
+    if rows.exists():
+        raise DataError(f"{rows} already exists; train on it, remove it, or give another folder.")
+    try:
+        _ordered(data, order_by).write.parquet(rows.resolve().as_uri())
+        return train_files(str(rows), spec, **settings)
+    finally:
+        if not settings.get("keep_staging"):
+            shutil.rmtree(rows, ignore_errors=True)
+
+
+def _ordered(data: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows in an order that is not random: a task that Spark repeats gives every row its place again."""
+    from pyspark.sql.functions import lit, xxhash64
+    from pyspark.sql.types import MapType
+
+    if absent := [name for name in columns if name not in data.columns]:
+        raise DataError(f"{named('order_by')}: the DataFrame has no column {absent[0]!r}.")
+    if columns:
+        return data.orderBy(*columns)
+    hashed = [field.name for field in data.schema.fields if not isinstance(field.dataType, MapType)]
+    return data.orderBy(xxhash64(lit(_SALT), *(data[name] for name in hashed)))

@@ -1,0 +1,29 @@
+"""`SplitPass`: what a task has met in its split of the raw files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPass:
+    """One pass over the rows of a split, whose positions count from its first row."""
+
+    rows: int
+    """All of its data rows, good or bad."""
+    bad: NDArray[np.int64]
+    left_out: NDArray[np.int64]
+    """int64: the positions of the bad rows; and of these and those that are not chosen; both ascending."""
+    examples: Sequence[str]
+    """What was wrong with the first few."""
+    reasons: Counter[str]
+    kept: Path
+    """The file with the bad rows, if they are to be kept and there are any."""
+    no_click: int
+    """How rows without a click are labelled, see `BatchBuilder.no_click`."""

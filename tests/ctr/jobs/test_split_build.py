@@ -1,0 +1,126 @@
+"""Data sets that several tasks build: they equal those of one process, bad rows included."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctr.features import DatasetSource
+from ctr.features.dataset import read_manifest
+from tests.command_line import Cli
+from tests.ctr.datasets import rows_of_dataset
+
+SPEC = """
+version: 1
+source: {format: delimited, header: true}
+label: y
+weight: w
+fields:
+- {name: n, type: number, transform: quantiles, buckets: 5}
+- {name: c, type: category, min_count: 3}
+crosses: [n * c]
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, list[Path]]:
+    """A spec, and files in which a few rows are bad."""
+    generator = np.random.default_rng(1)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    paths = [tmp_path / name for name in ("a.csv", "b.csv.gz", "c.csv")]
+    for number, path in enumerate(paths):
+        clicks, numbers, values = (generator.integers(0, most, 400).tolist() for most in (2, 99, 9))
+        rows = [f"{y},{1 + number},{n},v{c}" for y, n, c in zip(clicks, numbers, values, strict=True)]
+        if number != 1:
+            rows[7 + number] = "1,1,x,v1"
+            rows[300] = "1,1"
+        text = "\n".join(["y,w,n,c", *rows]) + "\n"
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return spec, paths
+
+
+def build(cli: Cli, spec: Path, paths: list[Path], out: Path, *words: object) -> dict[str, object]:
+    done = cli("features", "build", "--spec", spec, *paths, "--out", out, "--json", "-", *words)
+    assert done.code == 0, done.err
+    return dict(json.loads(done.out))
+
+
+def test_the_data_set_is_that_of_one_process(
+    cli: Cli, files: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    spec, paths = files
+    quarantine = ("--on-bad-rows", "quarantine", "--holdout-where", "c = v3 or n > 95")
+    facts = {}
+    for name, words in {"one": (), "tasks": ("--engine", "processes")}.items():
+        out, held_out = tmp_path / name, tmp_path / f"{name}-out"
+        facts[name] = build(cli, spec, paths, out, *quarantine, "--holdout-out", held_out, *words)
+        facts[name] = {key: facts[name][key] for key in ("examples", "positives", "bad_rows", "holdout")}
+    assert facts["one"] == facts["tasks"]
+    for one, tasks in [("one", "tasks"), ("one-out", "tasks-out")]:
+        assert rows_of_dataset(tmp_path / one) == rows_of_dataset(tmp_path / tasks)
+        before, after = (read_manifest(tmp_path / name) for name in (one, tasks))
+        assert before.spec_fingerprint == after.spec_fingerprint
+        assert before.raw_files == after.raw_files
+    assert (tmp_path / "one.bad-rows").read_bytes() == (tmp_path / "tasks.bad-rows").read_bytes()
+    chunks = list(DatasetSource(tmp_path / "tasks").batches(100, 50, 1_000))
+    assert [len(chunk) for chunk in chunks] == [100] * 9 + [50]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_bad_row_ends_the_build_by_file_and_line(
+    cli: Cli, files: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    spec, paths = files
+    done = cli("features", "build", "--spec", spec, *paths, "--out", tmp_path / "x", "--engine", "processes")
+    assert done.code == 1
+    assert f"error: {paths[0]}:9: column 'n'" in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not (tmp_path / "x").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_labels_of_two_kinds_in_two_tasks_are_refused(cli: Cli, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        SPEC.replace("weight: w\n", "").replace("transform: quantiles, buckets: 5", "transform: log")
+    )
+    paths = (tmp_path / "a.csv", tmp_path / "b.csv")
+    for rows, said in [
+        (20, "b.csv: rows without a click have the label -1 here, and 0"),
+        (21, "b.csv:3: column 'y'"),
+    ]:
+        for path, no_click, times in zip(paths, (0, -1), (rows, 20), strict=True):
+            path.write_text("y,n,c\n" + f"1,2,v\n{no_click},3,v\n" * times)
+        done = cli(
+            "features", "build", "--spec", spec, *paths, "--out", tmp_path / "x", "--engine", "processes"
+        )
+        assert done.code == 1
+        assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shuffle", 1), "--shuffle: to put rows in a random order takes all of them"),
+        (("--dictionary", 5), "--dictionary: features are counted over all rows"),
+        (("--master", "local[2]"), "--master: give --engine spark, too, or leave it out."),
+        (
+            ("--engine", "spark", "--master", "sparc://a:1"),
+            "--master sparc://a:1 is no master of Spark: write",
+        ),
+    ],
+)
+def test_what_tasks_cannot_do_is_refused(
+    cli: Cli, files: tuple[Path, list[Path]], tmp_path: Path, words: tuple[object, ...], said: str
+) -> None:
+    spec, paths = files
+    done = cli(
+        "features", "build", "--spec", spec, *paths, "--out", tmp_path / "x", "--engine", "processes", *words
+    )
+    assert done.code == 2
+    assert said in done.err

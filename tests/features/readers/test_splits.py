@@ -1,0 +1,128 @@
+"""Files that are cut into splits: together, they have the rows of the file, at the places they have there."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ctr.errors import DataError
+from ctr.features import SKIP
+from ctr.features.inputs import InputFile, input_files
+from ctr.features.raw import RawSource
+from ctr.features.readers import file_splits
+from ctr.features.spec import FeatureSpec, load_spec, parse_spec
+from ctr.synth import write_click_log
+from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
+
+_FIELDS = "label: y, fields: [{name: n, type: number, transform: log}, {name: c, type: category}]"
+UNQUOTED = parse_spec(
+    f"{{version: 1, source: {{format: delimited, header: true, quote: false}}, {_FIELDS}}}", "unquoted"
+)
+WITHOUT_HEADER = parse_spec(
+    f"{{version: 1, source: {{format: delimited, header: false, columns: [y, n, c], quote: false}},"
+    f" {_FIELDS}}}",
+    "headless",
+)
+TABLES = parse_spec(f"{{version: 1, source: {{format: parquet}}, {_FIELDS}}}", "tables")
+LINES = st.lists(st.sampled_from(["1,5,a", "0,7,bcdef", "1,,", "2,x,y", "", "0,3,ä"]), max_size=40)
+
+
+def splits_of(path: Path, spec: FeatureSpec, size: int) -> list[InputFile]:
+    (splits,) = file_splits(input_files([path]), spec, size)
+    return [pickle.loads(pickle.dumps(split)) for split in splits]  # as they travel to tasks
+
+
+def rows_of(files: list[InputFile], spec: FeatureSpec) -> tuple[list[object], list[int], list[str]]:
+    """Labels and slots, the places of bad rows, and what is wrong with them."""
+    rows: list[object] = []
+    bad: list[int] = []
+    said: list[str] = []
+    position = 0
+    for file in files:
+        source = RawSource(spec, [file], on_bad_rows=SKIP)
+        following = source.bad_rows.follow()
+        rows += joined(list(source.batches(7)))
+        bad += [position + int(at) for each in following for at in each]
+        said += source.bad_rows.examples
+        position += source.count_rows()
+    return rows, bad, said[:5]
+
+
+@given(
+    lines=LINES,
+    end=st.sampled_from(["\n", "\r\n"]),
+    last=st.booleans(),
+    header=st.booleans(),
+    size=st.integers(1, 90),
+)
+@pytest.mark.hypothesis
+def test_the_splits_of_a_text_file_have_its_rows_in_order(
+    lines: list[str], end: str, last: bool, header: bool, size: int
+) -> None:
+    spec = UNQUOTED if header else WITHOUT_HEADER
+    text = end.join([*(["y,n,c"] if header else []), "1,1,first", *lines]) + (end if last else "")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_bytes(text.encode())
+        assert rows_of(splits_of(path, spec, size), spec) == rows_of(input_files([path]), spec)
+
+
+def test_a_text_file_is_cut_into_as_many_splits_as_fit(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", csv_of(ROWS * 10))
+    splits = splits_of(path, UNQUOTED, path.stat().st_size // 4 + 1)
+    assert len(splits) == 4
+    assert {str(split) for split in splits} == {str(path)}
+
+
+def test_row_groups_are_not_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table(dict(zip("ync", map(list, zip(*ROWS, strict=True)), strict=True)))
+    parquet.write_table(table, path, row_group_size=9)
+    splits = splits_of(path, TABLES, path.stat().st_size // 3)
+    assert 2 <= len(splits) <= 6
+    assert rows_of(splits, TABLES) == rows_of(input_files([path]), TABLES)
+    assert [RawSource(TABLES, [split]).count_rows() % 9 for split in splits[:-1]] == [0] * (len(splits) - 1)
+
+
+def test_quoted_and_compressed_text_is_one_split(tmp_path: Path) -> None:
+    for name, spec in [("a.csv", SPEC), ("a.csv.gz", UNQUOTED)]:
+        path = write(tmp_path / name, csv_of(ROWS))
+        assert len(splits_of(path, spec, 10)) == 1
+
+
+def test_a_bad_row_is_named_by_its_line_in_the_whole_file(tmp_path: Path) -> None:
+    lines = csv_of(ROWS).splitlines()
+    lines[80] = "1,number,x"
+    path = write(tmp_path / "a.csv", "\n".join(lines) + "\n")
+    *_, last = splits_of(path, UNQUOTED, path.stat().st_size // 2)
+    with pytest.raises(DataError, match=rf"^{path}:81: column 'n'"):
+        list(RawSource(UNQUOTED, [last]).batches(10))
+
+
+def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", csv_of(ROWS))
+    (whole,) = input_files([path])
+    before = whole.state
+    path.write_text(csv_of(ROWS[:50]))
+    (again,) = splits_of(path, SPEC, 1 << 30)
+    with pytest.raises(DataError, match=r"start again with files that nothing writes to\.$"):
+        again.require_same_content(before)
+
+
+def test_criteo_rows_in_splits(tmp_path: Path) -> None:
+    click_file = tmp_path / "clicks.tsv"
+    write_click_log(click_file, 3_000, seed=5)
+    spec = load_spec("criteo")
+    (whole,) = RawSource(spec, [click_file]).batches(1 << 20)
+    splits = splits_of(click_file, spec, click_file.stat().st_size // 5 + 1)
+    batches = [batch for split in splits for batch in RawSource(spec, [split]).batches(1 << 20)]
+    assert len(batches) == 5
+    assert np.array_equal(np.concatenate([batch.slots for batch in batches]), whole.slots)

@@ -1,0 +1,116 @@
+"""Data sets built by tasks of Spark: they equal those of one process, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ctr.features.dataset import read_manifest
+from tests.ctr.datasets import rows_of_dataset
+from tests.spark.clusters import (
+    LOCAL,
+    LOCAL_CLUSTER,
+    Ctr,
+    Standalone,
+    needs_spark,
+    run,
+    spark_settings,
+    start,
+    wait_for,
+)
+
+pytestmark = needs_spark
+
+
+def require_equal(out: Path, hashed: Path) -> None:
+    """The same rows, and nothing beside the data set."""
+    assert rows_of_dataset(out) == rows_of_dataset(hashed)
+    one, tasks = read_manifest(hashed), read_manifest(out)
+    assert one.spec_fingerprint == tasks.spec_fingerprint
+    assert sorted(each.name for each in out.parent.iterdir() if each.name.startswith(".")) == []
+    assert {each.name for each in out.glob("shard-*")} == {part.name for part in tasks.parts}
+
+
+@pytest.mark.parametrize("master", [LOCAL, LOCAL_CLUSTER, "standalone"])
+def test_the_data_set_is_that_of_one_process(
+    master: str, logs: list[Path], hashed: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if master == "standalone":
+        master = request.getfixturevalue("cluster").url
+    out = tmp_path / "out" / "logs.hashed"
+    out.parent.mkdir()
+    done = run(
+        "features", "build", "--spec", "criteo", *logs, "--out", out, "--engine", "spark", "--master", master
+    )
+    assert (done.code, done.err) == (0, "")
+    require_equal(out, hashed)
+
+
+def attempts(folder: Path) -> set[Path]:
+    """The folders of attempts at tasks so far."""
+    return {each for each in folder.glob(".*.attempts*/*") if each.is_dir()}
+
+
+def building(logs: list[Path], out: Path, master: str, env: dict[str, str] | None = None) -> Ctr:
+    out.parent.mkdir()
+    return start(
+        "features", "build", "--spec", "criteo", *logs, "--out", out, "--engine", "spark",
+        *("--master", master), env=env,
+    )  # fmt: skip
+
+
+def test_a_task_that_is_killed_twice(logs: list[Path], hashed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "logs.hashed"
+    job = building(logs, out, LOCAL)
+    seen: set[Path] = set()
+    for _ in range(2):
+        wait_for(lambda: attempts(out.parent) - seen)  # noqa: B023
+        for pid in job.python_workers():
+            os.kill(pid, signal.SIGSTOP)
+        seen |= attempts(out.parent)
+        for pid in job.python_workers():
+            os.kill(pid, signal.SIGKILL)
+    done = job.end()
+    assert done.code == 0, done.err
+    require_equal(out, hashed)
+
+
+def test_an_executor_that_is_killed(
+    logs: list[Path], hashed: Path, tmp_path: Path, cluster: Standalone
+) -> None:
+    out = tmp_path / "out" / "logs.hashed"
+    job = building(logs, out, cluster.url)
+    wait_for(lambda: attempts(out.parent))
+    os.kill(job.executors()[0], signal.SIGKILL)
+    done = job.end()
+    assert done.code == 0, done.err
+    require_equal(out, hashed)
+
+
+def test_a_speculative_twin(logs: list[Path], hashed: Path, tmp_path: Path, cluster: Standalone) -> None:
+    out = tmp_path / "out" / "logs.hashed"
+    env = spark_settings(
+        tmp_path / "conf",
+        {
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": 1.01,
+            "spark.speculation.quantile": 0.1,
+            "spark.speculation.minTaskRuntime": "200ms",
+        },
+    )
+    job = building(logs, out, cluster.url, env)
+    wait_for(lambda: attempts(out.parent))
+    frozen = job.python_workers()[0]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        done = job.end()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(frozen, signal.SIGCONT)
+    assert done.code == 0, done.err
+    require_equal(out, hashed)
