@@ -25,11 +25,11 @@ _POLL_S = 0.5
 
 
 class SparkEngine:
-    """An `Engine` over a Spark session: that of this program, or a new one, which `close` then stops."""
+    """An `Engine` over the Spark session of this program; see `spark_session`."""
 
     def __init__(self, master: str | None = None) -> None:
         """`master` and errors: see `spark_session`."""
-        self._session, self._is_own = spark_session(master)
+        self._session = spark_session(master)
 
     @property
     def tasks_at_once(self) -> int:
@@ -57,9 +57,7 @@ class SparkEngine:
         return SparkWorkers(self._session, url, job, count)
 
     def close(self) -> None:
-        """See `Engine`."""
-        if self._is_own:
-            self._session.stop()
+        """See `Engine`: the session stays, as another one would take seconds to start."""
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -23,8 +24,8 @@ _LEAST_JAVA = 17
 _CONNECT_S = 5.0
 
 
-def spark_session(master: str | None) -> tuple[SparkSession, bool]:
-    """The Spark session of this program, or a new one of `master`; and whether it is new.
+def spark_session(master: str | None) -> SparkSession:
+    """The Spark session of this program, or a new one of `master`, which ends with the program.
 
     `master`: such as `local[4]`, `spark://host:7077`, `yarn` or `k8s://…`; None: as `spark-submit` has it, or
     else all cores of this machine. Raises EngineError without PySpark, Java, or an answer from the master.
@@ -47,7 +48,7 @@ def spark_session(master: str | None) -> tuple[SparkSession, bool]:
                 f"this program has a Spark session with the master {of_session} already; leave out "
                 f"{named('master')}, or stop that session."
             )
-        return active, False
+        return active
     _require_java()
     _require_answer(master or "")
     builder = SparkSession.builder.appName("ctr").config("spark.ui.showConsoleProgress", "false")
@@ -61,7 +62,9 @@ def spark_session(master: str | None) -> tuple[SparkSession, bool]:
             # Executors of this machine run what runs here.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with spark_errors(), _quiet():
-        return builder.getOrCreate(), True
+        session = builder.getOrCreate()
+    atexit.register(session.stop)
+    return session
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.jobs.build import Portion, build_datasets, open_portions
+    from ctr.jobs.build import Portion, build_datasets, fit_files, open_portions
     from ctr.jobs.calibrate import CalibrationOutcome, calibrate_model
     from ctr.jobs.cost_model import LEAST_ROUNDS, Costs, Estimate, Workload, estimate
     from ctr.jobs.evaluate import Evaluation, evaluate_models

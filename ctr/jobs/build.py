@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from ctr.features.dataset import (
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw import any_chosen
 from ctr.features.readable import Dictionary
+from ctr.features.spec import learnt_of
 from ctr.progress import Report, progress
 from ctr.settings import BuildJob
 
@@ -55,7 +56,7 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
     `spec`: what `job.spec` names, if that is known.
     """
     wanted, files = spec or load_spec(job.spec), input_files(job.inputs)
-    fitted = _fitted(wanted, files, job.outs)
+    fitted = _fitted(wanted, files, job)
     resumable = (
         job.shuffle is None
         and job.dictionary is None
@@ -157,17 +158,32 @@ def _engine_of(job: BuildJob) -> AbstractContextManager[Engine | None]:
     return closing(open_engine(job.engine, job.master))
 
 
-def _fitted(
-    wanted: FeatureSpec, files: Sequence[InputFile], outs: Mapping[Path, RowChoice | None]
-) -> FeatureSpec:
+def _fitted(wanted: FeatureSpec, files: Sequence[InputFile], job: BuildJob) -> FeatureSpec:
     """The spec with what it has learnt from the rows to train on, perhaps in a build before this one."""
-    for out, choice in outs.items():
+    for out, choice in job.outs.items():
         if (kept := kept_fit(out, wanted, files, BLOCK_ROWS, choice)) is not None:
             return kept
-    *_, choice = outs.values()
+    *_, choice = job.outs.values()
     if choice is not None and not any_chosen(wanted, files, choice):
         raise choice.splits_nothing("every row")
-    return fit(wanted, files, choice)
+    return fit_files(wanted, files, choice, job.engine, job.master)
+
+
+def fit_files(
+    spec: FeatureSpec,
+    files: Sequence[InputFile],
+    choice: RowChoice | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+) -> FeatureSpec:
+    """As `ctr.features.fit`, by tasks of an engine if there is one. Raises the same, and EngineError."""
+    if engine is None or learnt_of(spec) is not None:
+        return fit(spec, files, choice)
+    from ctr.engines import open_engine  # which brings the workers of training
+    from ctr.jobs.split_fit import fit_splits
+
+    with closing(open_engine(engine, master)) as opened:
+        return fit_splits(opened, spec, files, choice)
 
 
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: Engine | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import CtrError, DataError, EngineError
+from ctr.errors import DataError, EngineError
 from ctr.features import BLOCK_ROWS, BadRowPolicy, RawSource, scratch_folder
 from ctr.features.dataset import DatasetDraft, Done
 from ctr.features.raw import SplitPass
-from ctr.features.readers import file_splits
 from ctr.features.spec import spec_files, spec_of_files
-from ctr.jit import kernel_digest
-from ctr.progress import progress
+from ctr.jobs.splits import map_splits, splits_by_file
 
 if TYPE_CHECKING:
     from ctr.engines import Engine
-    from ctr.features.inputs import FileState, InputFile
+    from ctr.features.inputs import InputFile
     from ctr.features.readers import RowChoice
 
-_LEAST_BYTES, _MOST_BYTES = 32 << 20, 256 << 20  # of a split
-_PER_SLOT = 3
-"""Tasks for each that runs at once, so that none waits long for the last one."""
 _MARK, _BAD_ROWS = "mark", "bad-rows"
 
 
@@ -47,18 +41,6 @@ class _Common:
     policy: BadRowPolicy
     no_click: int
     """As in `RawSource`."""
-    kernels: str
-    """The digest of the driver's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What one task is to hash."""
-
-    common: _Common
-    split: InputFile
-    state: FileState
-    """Of the file, as the driver saw it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,45 +62,37 @@ def write_splits(
     and what others have written, or still write, never comes near the data set. Raises DataError and
     EngineError.
     """
-    size = sum(file.size for file in source.inputs)
-    split_bytes = min(max(size // (_PER_SLOT * engine.tasks_at_once), _LEAST_BYTES), _MOST_BYTES)
-    by_file = file_splits(source.inputs, source.spec, split_bytes)
+    by_file = splits_by_file(engine, source.inputs, source.spec)
+    splits = [split for of_file in by_file for split in of_file]
     place = out.resolve()
     with scratch_folder(place.parent, f".{place.name}.", ".attempts") as folder:
-        common = _Common(folder, secrets.token_hex(8), spec_files(source.spec), choice, source.on_bad_rows,
-            int(source.no_click[0]), kernel_digest())  # fmt: skip
+        common = _Common(
+            folder,
+            secrets.token_hex(8),
+            spec_files(source.spec),
+            choice,
+            source.on_bad_rows,
+            int(source.no_click[0]),
+        )
         (folder / _MARK).write_text(common.mark)
-        tasks = [_Task(common, split, split.state) for of_file in by_file for split in of_file]
-        with progress(what, size) as show:
-            results = engine.map(hash_split, tasks, lambda share: show(0, share))
-        hashed = []
-        for result in results:
-            if isinstance(result, str):
-                raise DataError(result)
-            hashed.append(result)
+        hashed = map_splits(engine, _hash_split, [common] * len(splits), splits, what)
         passes = iter([each.met for each in hashed])
         source.take_pass([[next(passes) for _ in of_file] for of_file in by_file])
         for each in hashed:
             draft.take(each.folder, each.done)
 
 
-def hash_split(task: _Task) -> _Hashed | str:
-    """Hash a split, on whatever machine this is; or what is wrong with its rows or this machine."""
+def _hash_split(common: _Common, split: InputFile) -> _Hashed:
+    """Hash a split, on whatever machine this is. Raises DataError and EngineError."""
+    _require_shared(common)
     try:
-        _require_fit(task.common)
-        task.split.require_same_content(task.state)
-        return _hash(task.common, task.split)
-    except CtrError as error:
-        return f"{str(error).removesuffix('.')} (on {socket.gethostname()})."
+        return _hash(common, split)
     except OSError as error:
-        where = f"{task.common.folder.parent} on {socket.gethostname()}"
-        return f"{where}: the data set could not be written ({error})."
+        raise DataError(f"{common.folder.parent}: the data set could not be written ({error})") from None
 
 
-def _require_fit(common: _Common) -> None:
-    """Raises EngineError unless this process can do what the driver would."""
-    if kernel_digest() != common.kernels:
-        raise EngineError("another version of ctr is installed here than at the driver; install the same one")
+def _require_shared(common: _Common) -> None:
+    """Raises EngineError unless this machine sees what the driver writes."""
     try:
         is_shared = (common.folder / _MARK).read_text() == common.mark
     except OSError:

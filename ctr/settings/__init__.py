@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from ctr.settings.setting import Setting, Settings, bounds, setting_of, taking
     from ctr.settings.shared import (
         BadRows,
+        EngineName,
         Inputs,
         Lease,
+        Master,
         MaxBadFraction,
         Method,
         ModelFolder,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         RedisStore,
         Store,
         Values,
+        require_engine,
     )
     from ctr.settings.train import TrainJob
     from ctr.settings.tune import TuneJob

@@ -41,11 +41,15 @@ def transform(df: DataFrame, spec: FeatureSpec | str | Path, *, keep: Sequence[s
     Raises SpecError, and DataError for a column that is not there. A value that is wrong fails the Spark job,
     with a message that names the column.
     """
-    spec = _ready(spec_of(spec))
+    spec = spec_of(spec)
+    require_features(spec)
+    if learnt_of(spec) is None:
+        name = next(field.name for field in spec.fields if field.learns)
+        raise SpecError(f"field {name!r}: its transform learns from data first: ctr.spark.fit(df, spec).")
     label, weight = spec.label_column, spec.weight
     with_label = label is not None and label in df.columns
     needed = Transform(spec, with_label=with_label).columns
-    _require_columns(df, [*needed, *keep])
+    require_columns(df, [*needed, *keep])
     if clash := sorted(set(keep) & set(_HASHED)):
         raise DataError(
             f"{named('keep')}: {clash[0]!r} is a column of the result; rename it in the DataFrame."
@@ -61,7 +65,7 @@ def transform(df: DataFrame, spec: FeatureSpec | str | Path, *, keep: Sequence[s
             yield pa.record_batch(columns, names=[*_HASHED, *keep])
 
     kept = [f"{_quoted(name)} {df.schema[name].dataType.simpleString()}" for name in keep]
-    return _mapped(df, [*dict.fromkeys([*needed, *keep])], hashed, ", ".join([_HASHED_TYPES, *kept]))
+    return mapped(df, [*dict.fromkeys([*needed, *keep])], hashed, ", ".join([_HASHED_TYPES, *kept]))
 
 
 def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> DataFrame:
@@ -78,12 +82,8 @@ def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> Da
 
     if not isinstance(model, Model):
         model = load_model(Path(model))
-    _require_no_windows(model.spec)
-    if not model.spec.fields:
-        raise SpecError(
-            f"{model.spec.source.format} features have no columns, so a DataFrame cannot give any."
-        )
-    _require_columns(df, model.transform.columns)
+    require_features(model.spec)
+    require_columns(df, model.transform.columns)
     added = [_PREDICTED, *([_EXPLAINED] if explain else [])]
     if clash := sorted(set(df.columns) & set(added)):
         raise DataError(f"the DataFrame has a column {clash[0]!r} already; rename or drop it.")
@@ -101,12 +101,13 @@ def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> Da
     types.append(f"{_PREDICTED} float")
     if explain:
         types.append(f"{_EXPLAINED} array<struct<feature: string, contribution: float>>")
-    return _mapped(df, df.columns, predicted, ", ".join(types))
+    return mapped(df, df.columns, predicted, ", ".join(types))
 
 
-def _mapped(
+def mapped(
     df: DataFrame, columns: Sequence[str], function: Callable[[Batches], Batches], types: str
 ) -> DataFrame:
+    """What `function` makes of these columns of a DataFrame."""
     import warnings
 
     with warnings.catch_warnings():
@@ -144,18 +145,10 @@ def _explanations(model: Model, rows: pa.RecordBatch, most: int) -> pa.Array:
     )
 
 
-def _ready(spec: FeatureSpec) -> FeatureSpec:
-    """The spec, if a task can make features by it."""
-    _require_no_windows(spec)
+def require_features(spec: FeatureSpec) -> None:
+    """Raise SpecError for a spec by which the columns of a DataFrame have no features."""
     if not spec.fields:
         raise SpecError(f"{spec.source.format} features have no columns, so a DataFrame cannot give any.")
-    if learnt_of(spec) is None:
-        name = next(field.name for field in spec.fields if field.learns)
-        raise SpecError(f"field {name!r}: its transform learns from data first: ctr.spark.fit(df, spec).")
-    return spec
-
-
-def _require_no_windows(spec: FeatureSpec) -> None:
     if spec.windows:
         raise SpecError(
             f"window {spec.windows[0].name!r}: its features depend on earlier rows, and a DataFrame has no"
@@ -163,7 +156,8 @@ def _require_no_windows(spec: FeatureSpec) -> None:
         )
 
 
-def _require_columns(df: DataFrame, columns: Sequence[str]) -> None:
+def require_columns(df: DataFrame, columns: Sequence[str]) -> None:
+    """Raise DataError for a column that is not there."""
     known = set(df.columns)
     if absent := [name for name in columns if name not in known]:
         raise DataError(f"the DataFrame has no column {absent[0]!r}; it has {', '.join(df.columns)}.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ctr.features.spec import (
     column_of,
     learnt_of,
 )
-from ctr.features.steps import STEPS, Fit
+from ctr.features.steps import STEPS, Fit, OrderedFit
 from ctr.features.text import Cells, RowStatus
 from ctr.features.threads import in_order
 
@@ -95,25 +96,83 @@ def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]])
     """
     if learnt_of(spec) is not None:
         return spec
-    known: dict[str, Arrays] = {}
-    passes: list[tuple[InputField, Fit]] = []
-    for field in spec.all_fields:
-        if field.learns and (begin := STEPS[field.step].fit) is not None:
-            arrays_or_fit = begin(field)
-            if isinstance(arrays_or_fit, Mapping):
-                known[field.name] = arrays_or_fit
-            else:
-                passes.append((field, arrays_or_fit))
-    if passes:
-        names = list(dict.fromkeys(column_of(field) for field, _ in passes))
+    first = FirstPass(spec)
+    first.take_in(pieces)
+    return first.fitted()
+
+
+class FirstPass:
+    """What the fields of a spec learn, which has learnt nothing yet. Travels by pickle."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        """Raises SpecError when a vocabulary cannot be read."""
+        self._spec = spec
+        self._known: dict[str, Arrays] = {}
+        self._fits: dict[str, Fit] = {}
+        for field in spec.all_fields:
+            if field.learns and (begin := STEPS[field.step].fit) is not None:
+                arrays_or_fit = begin(field)
+                if isinstance(arrays_or_fit, Mapping):
+                    self._known[field.name] = arrays_or_fit
+                else:
+                    self._fits[field.name] = arrays_or_fit
+
+    def take_in(self, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> None:
+        """Learns from rows; see `learn`."""
+        if not self._fits:
+            return
+        passes = [
+            (field, self._fits[field.name]) for field in self._spec.all_fields if field.name in self._fits
+        ]
+        names = self.columns
         threads = min(os.cpu_count() or 1, _MOST_THREADS)
         with closing(in_order(partial(_prepared, names, passes), pieces(names), threads)) as prepared:
             for of_fields in (block for piece in prepared for block in piece):
                 for (_, learning), of_field in zip(passes, of_fields, strict=True):
                     learning.add(of_field)
-    known |= {field.name: learning.learnt() for field, learning in passes}
-    learnt = {f"{field}/{name}": array for field, arrays in known.items() for name, array in arrays.items()}
-    return FittedSpec.of(spec, learnt)
+
+    def fitted(self) -> FeatureSpec:
+        """The spec with what was learnt. Raises DataError if the rows do not tell it."""
+        known = self._known | {name: fit.learnt() for name, fit in self._fits.items()}
+        learnt = {
+            f"{field}/{name}": array for field, arrays in known.items() for name, array in arrays.items()
+        }
+        return FittedSpec.of(self._spec, learnt)
+
+    @property
+    def columns(self) -> list[str]:
+        """Those that it learns from."""
+        fields = (field for field in self._spec.all_fields if field.name in self._fits)
+        return list(dict.fromkeys(map(column_of, fields)))
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether rows are needed to learn from."""
+        return bool(self._fits)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """By field whose fit has to know how many values come before its own: how many it has taken in."""
+        return {name: fit.count for name, fit in self._fits.items() if isinstance(fit, OrderedFit)}
+
+    def after(self, counts: Mapping[str, int]) -> FirstPass:
+        """One that has learnt nothing, for these fields alone, whose values come behind so many others."""
+        again = copy(self)
+        again._fits = {
+            name: fit.after(counts[name])
+            for name, fit in self._fits.items()
+            if isinstance(fit, OrderedFit) and name in counts
+        }
+        return again
+
+    def replace(self, other: FirstPass) -> None:
+        """Knows of the fields of another what that has learnt."""
+        self._fits |= other._fits
+
+    def merge(self, other: FirstPass) -> None:
+        """Takes in what another has learnt from the rows behind those of this one."""
+        for name, fit in self._fits.items():
+            fit.merge(other._fits[name])
 
 
 def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:

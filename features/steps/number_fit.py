@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ctr.errors import DataError
 from ctr.features.columns import Arrays, Column
 from ctr.features.spec import NumberField, column_of
-from ctr.features.steps.number_kernels import add_moments
+from ctr.features.steps.moments import Moments
 from ctr.features.steps.numbers import after_steps
 from ctr.features.steps.quantile_sketch import QuantileSketch
 
@@ -28,20 +28,25 @@ class ScalingFit:
 
     def __init__(self, field: NumberField) -> None:
         self._field = field
-        self._moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
+        self._moments = Moments()
 
     def taken(self, column: Column) -> NDArray[np.float64]:
         """The numbers that are there, after the steps before that one."""
         return _taken(self._field, column, self._field.learnt_step)
 
     def add(self, taken: NDArray[np.float64]) -> None:
-        add_moments(taken, self._moments)
+        self._moments.add(taken)
+
+    def merge(self, other: ScalingFit) -> None:
+        """See `Fit`."""
+        self._moments.merge(other._moments)
 
     def learnt(self) -> Arrays:
-        count, mean, deviations, low, high = self._moments.tolist()
+        low, high = self._moments.smallest, self._moments.largest
         step = self._field.steps[self._field.learnt_step or 0]
-        _require_several(self._field, step, int(count), low, high)
-        spread = math.sqrt(deviations / count) if step == "zscore" else high - low
+        _require_several(self._field, step, self._moments.count, low, high)
+        mean, deviation = self._moments.mean_and_deviation()
+        spread = deviation if step == "zscore" else high - low
         if not 0 < spread < math.inf:
             raise DataError(
                 f"{_place(self._field)}: the numbers lie from {low:g} to {high:g}, too far apart or too close"
@@ -53,9 +58,10 @@ class ScalingFit:
 class QuantilesFit:
     """The edges between buckets that hold equally many of the numbers, as `QuantileSketch` knows them."""
 
-    def __init__(self, field: NumberField) -> None:
+    def __init__(self, field: NumberField, before: int = 0) -> None:
+        """`before`: how many numbers other fits take in that come before the first."""
         self._field = field
-        self._sketch = QuantileSketch()
+        self._sketch = QuantileSketch(before)
 
     def taken(self, column: Column) -> NDArray[np.float64]:
         """The numbers that are there, after all steps."""
@@ -63,6 +69,19 @@ class QuantilesFit:
 
     def add(self, taken: NDArray[np.float64]) -> None:
         self._sketch.add(taken)
+
+    @property
+    def count(self) -> int:
+        """How many numbers it has taken in."""
+        return self._sketch.count
+
+    def after(self, before: int) -> QuantilesFit:
+        """A new fit for the same field, of numbers that come behind so many others."""
+        return QuantilesFit(self._field, before)
+
+    def merge(self, other: QuantilesFit) -> None:
+        """See `Fit`; `other` was told how many come before."""
+        self._sketch.merge(other._sketch)
 
     def learnt(self) -> Arrays:
         field, sketch, buckets = self._field, self._sketch, self._field.buckets or 0

@@ -73,20 +73,3 @@ def bucket_numbers(
             buckets[i] = edge_bucket(values[i], edges)
         else:
             buckets[i] = math.floor(min(max(values[i] / width, -(2.0**63)), _LARGEST_BUCKET))
-
-
-@njit(nogil=True, cache=True)
-def add_moments(values: NDArray[np.float64], moments: NDArray[np.float64]) -> None:
-    """Takes values into `moments`: number, mean, sum of squared deviations, min, max.
-
-    One after the other (Welford 1962, "Note on a method for calculating corrected sums of squares and
-    products"), so that it does not matter how the rows were cut into blocks.
-    """
-    count, mean, deviations, low, high = moments[0], moments[1], moments[2], moments[3], moments[4]
-    for value in values:
-        count += 1.0
-        away = value - mean
-        mean += away / count
-        deviations += away * (value - mean)
-        low, high = min(low, value), max(high, value)
-    moments[0], moments[1], moments[2], moments[3], moments[4] = count, mean, deviations, low, high

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -57,8 +57,23 @@ class Fit(Protocol):
     def add(self, taken: Any) -> None:
         """Takes in what it needs of further rows, in their order."""
 
+    def merge(self, other: Self) -> None:
+        """Takes in what another has learnt from the rows behind those of this one."""
+
     def learnt(self) -> Arrays:
         """The arrays that the field `learns`, by name. Raises DataError if the data does not tell them."""
+
+
+@runtime_checkable
+class OrderedFit(Fit, Protocol):
+    """A `Fit` whose parts can be merged only if each knows how many values come before its own."""
+
+    @property
+    def count(self) -> int:
+        """How many values it has taken in."""
+
+    def after(self, before: int) -> Self:
+        """A new one, which has taken nothing in, of values that come behind so many others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,39 @@ class HashCounts:
                 return
             self._make_room()
 
+    def merge(self, other: HashCounts) -> None:
+        """Counts what another has counted: exact as long as neither has forgotten any."""
+        mine, others = self._table(), other._table()
+        keys, places = np.unique(np.concatenate([mine[0], others[0]]), return_inverse=True)
+        counts = np.zeros(keys.size, np.uint64)
+        np.add.at(counts, places, np.concatenate([mine[1], others[1]]).astype(np.uint64))
+        size = self._keys.size
+        while 2 * keys.size > size and size < self._most_places:
+            size *= 2
+        above = 0
+        while np.count_nonzero(counts > above) > size * 3 // 4:
+            above += 1
+        self._keys, self._counts = _empty_table(size)
+        most = np.minimum(counts, np.iinfo(np.uint32).max).astype(np.uint32)
+        self._used = int(move_counts(keys, most, above, self._keys, self._counts))
+
+    def __getstate__(self) -> tuple[int, NDArray[np.uint64], NDArray[np.uint32]]:
+        """Without its empty places."""
+        return self._most_places, *self._table()
+
+    def __setstate__(self, state: tuple[int, NDArray[np.uint64], NDArray[np.uint32]]) -> None:
+        most, keys, counts = state
+        self.__init__(most)  # type: ignore[misc]
+        size = self._keys.size
+        while 2 * keys.size > size and size < most:
+            size *= 2
+        self._keys, self._counts = _empty_table(size)
+        self._used = int(move_counts(keys, counts, 0, self._keys, self._counts))
+
+    def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        taken = self._keys != 0
+        return self._keys[taken], self._counts[taken]
+
     def reached(self, count: int) -> NDArray[np.uint64]:
         """Those that came at least so often, increasing."""
         return np.sort(self._keys[self._counts >= count])
@@ -98,6 +131,10 @@ class KnownValues:
 
     def add(self, taken: Counted) -> None:
         self._seen.add(*taken)
+
+    def merge(self, other: KnownValues) -> None:
+        """See `Fit`."""
+        self._seen.merge(other._seen)
 
     def learnt(self) -> Arrays:
         """The values that are frequent enough."""

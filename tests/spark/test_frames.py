@@ -189,3 +189,16 @@ def test_the_order_of_a_frame_does_not_matter(session: Any, tmp_path: Path) -> N
 def test_a_frame_needs_a_place_for_its_rows(frame: Any) -> None:
     with pytest.raises(DataError, match=r"before it is trained on: give staging=DIR\.$"):
         ctr.spark.train(frame, SPEC, store="embedded://?shards=1")
+
+
+def test_what_a_spec_learns_is_that_of_one_table(frame: Any) -> None:
+    learns = SPEC.replace("transform: log", "transform: quantiles, buckets: 3").replace(
+        "type: category", "type: category, min_count: 80"
+    )
+    learns = learns.replace("transform: linear", "transform: linear, steps: [zscore]")
+    fitted = ctr.spark.fit(frame, learns)
+    assert fitted.fingerprint == Pipeline(learns).fit(table()).spec.fingerprint
+    assert ctr.spark.fit(frame, fitted) is fitted
+    assert ctr.spark.transform(frame, fitted).count() == ROWS
+    with pytest.raises(DataError, match="the DataFrame has no column 'price'"):
+        ctr.spark.fit(frame.drop("price"), learns)

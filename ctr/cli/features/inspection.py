@@ -13,7 +13,7 @@ from ctr.outputs import replace_file, require_new
 
 if TYPE_CHECKING:
     from ctr.features.inspect import Check, ShownFeature
-    from ctr.settings import RawInputs, RawSpec
+    from ctr.settings import EngineName, Master, RawInputs, RawSpec
 
 _CHECK_ROWS, _SHOW_ROWS = 200_000, 3
 
@@ -56,6 +56,8 @@ def fit(
             help="The fitted spec is written to this folder, which --spec takes like a file.",
         ),
     ],
+    engine: EngineName = None,
+    master: Master = None,
 ) -> None:
     """Let a spec learn what its transforms need (quantiles, counts of values) in one pass over raw data.
 
@@ -65,16 +67,19 @@ def fit(
     Example: `ctr features fit --spec ads.yaml january/ --out january.spec`
     """
     from ctr.features import absent_columns, input_files, load_spec
-    from ctr.features import fit as learn
     from ctr.features.readers import RawFiles
     from ctr.features.spec import columns_of, learnt_of, require_place_for_spec, write_fitted_spec
+    from ctr.jobs import fit_files
+    from ctr.settings import require_engine
 
+    require_engine(engine, master)
     require_place_for_spec(out)
     wanted = load_spec(spec)
     read = [column for field in wanted.fields for column in columns_of(field)]
-    for warning in absent_columns(RawFiles(input_files(inputs), wanted), read):
+    files = input_files(inputs)
+    for warning in absent_columns(RawFiles(files, wanted), read):
         typer.echo(f"warning: {warning}", err=True)
-    fitted = learn(wanted, inputs)
+    fitted = fit_files(wanted, files, engine=engine, master=master)
     write_fitted_spec(fitted, out)
     learnt = learnt_of(fitted) or {}
     if not learnt:

@@ -124,3 +124,26 @@ def test_what_tasks_cannot_do_is_refused(
     )
     assert done.code == 2
     assert said in done.err
+
+
+def test_what_tasks_learn_is_what_one_process_learns(cli: Cli, tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "{version: 1, source: {format: delimited, header: true}, label: y, fields: ["
+        "{name: n, type: number, transform: quantiles, buckets: 50},"
+        "{name: z, column: n, type: number, transform: linear, steps: [zscore]},"
+        "{name: m, column: n, type: number, transform: linear, steps: [log, minmax]},"
+        "{name: c, type: category, min_count: 30}]}"
+    )
+    paths = [tmp_path / f"{number}.csv" for number in range(3)]
+    for path, rows in zip(paths, (9_000, 30_000, 5), strict=True):
+        numbers, values = generator.normal(size=rows), generator.zipf(1.3, rows)
+        text = "".join(f"0,{n if n < 2 else ''},v{c}\n" for n, c in zip(numbers, values, strict=True))
+        path.write_text("y,n,c\n" + text)
+    prints = []
+    for name, words in {"one": (), "tasks": ("--engine", "processes")}.items():
+        done = cli("features", "fit", "--spec", spec, *paths, "--out", tmp_path / name, *words)
+        assert done.code == 0, done.err
+        prints.append(json.loads((tmp_path / name / "manifest.json").read_bytes())["spec_fingerprint"])
+    assert prints[0] == prints[1]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,7 @@ from hypothesis import strategies as st
 from ctr.errors import DataError, SpecError
 from ctr.features import RawSource, Transform, fit, open_source, parse_spec, write_dataset
 from ctr.features.spec import FeatureSpec, NumberField, learnt_of
-from ctr.features.steps.number_kernels import add_moments
+from ctr.features.steps.moments import Moments
 from ctr.features.steps.numbers import after_steps, buckets_of
 from ctr.features.steps.quantile_sketch import SIZE, QuantileSketch
 from ctr.features.steps.sketch_kernels import merge, sort_words
@@ -68,19 +72,31 @@ def test_steps_and_buckets_are_those_of_the_reference(
     assert found.tolist() == [*(reference.bucket(field, value, LEARNT) for value in values), 0]
 
 
+def moments_of(parts: list[np.ndarray]) -> Moments:
+    moments = Moments()
+    for part in parts:
+        moments.add(np.array(part, np.float64))
+    return moments
+
+
 @pytest.mark.kernel
-def test_moments_are_those_of_numpy_however_the_values_are_cut() -> None:
-    rng = np.random.default_rng(3)
-    kept = 1e6 + rng.normal(size=1_000)
-    found = []
-    for size in (1_000, 7):
-        moments = np.array([0.0, 0.0, 0.0, math.inf, -math.inf])
-        for at in range(0, kept.size, size):
-            add_moments(kept[at : at + size], moments)
-        found.append(moments.tolist())
-    assert found[0] == found[1]
-    expected = [kept.size, kept.mean(), kept.var() * kept.size, kept.min(), kept.max()]
-    assert found[0] == pytest.approx(expected, rel=1e-10)
+@given(
+    st.lists(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=9), min_size=1, max_size=5)
+)
+@example([[5e-324, -5e-324, 1.7976931348623157e308, -0.0], [1.0, -1e-300, 3.0]])
+def test_moments_are_exact_in_any_order_and_in_any_parts(parts: list[list[float]]) -> None:
+    values = [value for part in parts for value in part]
+    once, merged = moments_of([np.array(values[::-1])]), moments_of([])
+    for part in parts:
+        merged.merge(pickle.loads(pickle.dumps(moments_of([np.array(part)]))))
+    assert merged.count == once.count == len(values)
+    if values:
+        exactly = [Fraction(value) for value in values]
+        mean = sum(exactly) / len(values)
+        variance = sum((value - mean) ** 2 for value in exactly) / len(values)
+        deviation = math.sqrt(variance) if variance < Fraction(2) ** 1023 else math.inf
+        assert merged.mean_and_deviation() == once.mean_and_deviation() == (float(mean), deviation)
+        assert (merged.smallest, merged.largest) == (min(values), max(values))
 
 
 @pytest.mark.kernel
@@ -107,6 +123,36 @@ def sketch_of(values: np.ndarray, block: int = 2_048) -> QuantileSketch:
     for at in range(0, values.size, block):
         sketch.add(values[at : at + block])
     return sketch
+
+
+@given(
+    cuts=st.lists(st.integers(0, 7 * SIZE + 5), max_size=6),
+    order=st.randoms(use_true_random=False),
+    kind=st.sampled_from(["random", "few"]),
+)
+@settings(max_examples=25)
+@example(cuts=[SIZE, 2 * SIZE, 3 * SIZE, 4 * SIZE], order=Random(1), kind="random")
+@example(cuts=[1, 2, SIZE + 1, SIZE + 2, 2 * SIZE - 1], order=Random(2), kind="random")
+def test_parts_merged_in_a_tree_of_any_shape_are_the_sketch_of_all(
+    cuts: list[int], order: Random, kind: str
+) -> None:
+    generator = np.random.default_rng(len(cuts))
+    n = 7 * SIZE + 5
+    values = generator.normal(size=n) if kind == "random" else generator.integers(0, 9, n).astype(float)
+    bounds = [0, *sorted(cuts), n]
+    parts = []
+    for start, stop in pairwise(bounds):
+        part = QuantileSketch(start)
+        for at in range(start, stop, 3_000):
+            part.add(values[at : min(at + 3_000, stop)])
+        parts.append(pickle.loads(pickle.dumps(part)))
+    while len(parts) > 1:
+        at = order.randrange(len(parts) - 1)
+        parts[at].merge(parts.pop(at + 1))
+    whole, ranks = sketch_of(values), np.arange(n)
+    assert parts[0].count == whole.count
+    assert (parts[0].smallest, parts[0].largest) == (whole.smallest, whole.largest)
+    np.testing.assert_array_equal(parts[0].values_at(ranks), whole.values_at(ranks))
 
 
 def test_quantiles_are_exact_below_the_size_of_the_sketch() -> None:

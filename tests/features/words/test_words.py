@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -163,6 +164,34 @@ def test_counts_are_exact_as_long_as_there_is_room(values: list[int], least: int
         counts.add(part, np.ones(part.size, np.bool_))
     expected = {int(h) or 1 for h in np.unique(hashes) if np.count_nonzero(hashes == h) >= least}
     assert set(counts.reached(least).tolist()) == expected
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=90), min_size=1, max_size=4), st.integers(1, 5))
+def test_merged_counts_are_those_of_all_values(parts: list[list[int]], least: int) -> None:
+    whole, merged = HashCounts(), HashCounts()
+    for values in parts:
+        hashes = np.array(values, np.uint64) * np.uint64(0x9E3779B185EBCA87)
+        part = HashCounts()
+        for counts in (whole, part):
+            counts.add(hashes, np.ones(hashes.size, np.bool_))
+        merged.merge(pickle.loads(pickle.dumps(part)))
+    assert merged.reached(least).tolist() == whole.reached(least).tolist()
+
+
+def test_merged_counts_grow_and_then_forget_the_rarest() -> None:
+    parts = [HashCounts(most_places=1 << 13) for _ in range(4)]
+    often = np.arange(1, 301, dtype=np.uint64) * np.uint64(0x9E3779B185EBCA87)
+    rng = np.random.default_rng(1)
+    for part in parts:
+        once = rng.integers(1, 2**64, 4_000, np.uint64)
+        hashes = np.concatenate([once, np.repeat(often, 10)])
+        part.add(hashes, np.ones(hashes.size, np.bool_))
+    first, *others = parts
+    for other in others:
+        first.merge(other)
+    assert set(often.tolist()) <= set(first.reached(40).tolist())
+    first.add(often, np.ones(often.size, np.bool_))
+    assert set(often.tolist()) <= set(first.reached(41).tolist())
 
 
 def test_without_room_the_rarest_are_forgotten_whatever_the_blocks() -> None:

@@ -1,0 +1,72 @@
+"""`fit_splits`: what a spec learns from raw files, learnt by many tasks, each from a split of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctr.engines import Engine
+from ctr.features import FeatureSpec
+from ctr.features.inputs import InputFile
+from ctr.features.raw import FirstPass
+from ctr.features.readers import RawFiles, RowChoice
+from ctr.features.spec import learnt_of
+from ctr.jobs.splits import map_splits, splits_by_file
+
+_MERGED_AT_ONCE = 16  # by one task
+
+
+@dataclass(frozen=True, slots=True)
+class _Learning:
+    """What a task is to learn from its split."""
+
+    spec: FeatureSpec
+    choice: RowChoice | None
+    first: FirstPass
+
+
+def fit_splits(
+    engine: Engine, spec: FeatureSpec, files: Sequence[InputFile], choice: RowChoice | None = None
+) -> FeatureSpec:
+    """As `ctr.features.fit`, and with the same result, which tasks merge in a tree.
+
+    Where quantiles are learnt, the files are read twice: a part of a sketch has to know how many numbers come
+    before its own. Raises DataError, SpecError and EngineError.
+    """
+    if learnt_of(spec) is not None:
+        return spec
+    RawFiles(files, spec, choice=choice).require_rereadable()
+    first = FirstPass(spec)
+    if not first.reads_rows:
+        return first.fitted()
+    splits = [split for of_file in splits_by_file(engine, files, spec) for split in of_file]
+    learning = [_Learning(spec, choice, first) for _ in splits]
+    parts = map_splits(engine, _learn, learning, splits, "learning")
+    if len(parts) > 1 and any(part.counts for part in parts):
+        before, again = Counter[str](), []
+        for part in parts:
+            of_part = first.after({name: before[name] for name in part.counts})
+            again.append(_Learning(spec, choice, of_part))
+            before.update(part.counts)
+        ordered = map_splits(engine, _learn, again, splits, "learning quantiles")
+        for part, exact in zip(parts, ordered, strict=True):
+            part.replace(exact)
+    while len(parts) > _MERGED_AT_ONCE:
+        groups = [parts[at : at + _MERGED_AT_ONCE] for at in range(0, len(parts), _MERGED_AT_ONCE)]
+        parts = engine.map(_merged, groups, lambda _: None)
+    return _merged(parts).fitted()
+
+
+def _learn(learning: _Learning, split: InputFile) -> FirstPass:
+    raw = RawFiles([split], learning.spec, choice=learning.choice)
+    learning.first.take_in(raw.pieces)
+    return learning.first
+
+
+def _merged(parts: Sequence[FirstPass]) -> FirstPass:
+    """Parts that follow each other as one."""
+    first, *others = parts
+    for other in others:
+        first.merge(other)
+    return first
