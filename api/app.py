@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
+from ctr.api.metrics import CONTENT_TYPE, ServingMetrics
 from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,
@@ -98,6 +99,7 @@ def create_app(
     if model.spec.windows:
         add_event_routes(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    app.add_middleware(service.metrics.counting, paths=frozenset(route.path for route in routes))
     for route in routes:
         if route.methods == {"POST"}:
             describe_rows(app, model.spec, limits.rows, route.path)
@@ -115,6 +117,7 @@ class Service:
     def __init__(self, model: Model, limits: Limits, windows: SharedWindows | None = None) -> None:
         self.model = model
         self.limits = limits
+        self.metrics = ServingMetrics(model.id)
         self.failure: Exception | None = None
         self._ready = False
         spec = model.spec
@@ -141,6 +144,7 @@ class Service:
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
                     await self._in_thread(self.predict, body)
+            self.metrics.rows.reset()  # these were nobody's
             if spec.windows:
                 await self._in_thread(self._warm_windows)
         except Exception as failure:
@@ -238,7 +242,9 @@ class Service:
 
     def predict(self, body: bytes) -> bytes:
         """The response body to the request body. `RequestError` or `DataError` when it is malformed."""
-        answer = {"predictions": self.model.predict(self._rows(body)), "model": self.model.id}
+        predictions = self.model.predict(self._rows(body))
+        self.metrics.rows.inc(predictions.size)
+        answer = {"predictions": predictions, "model": self.model.id}
         # From the float32 array itself: each number has the fewest digits that give the same float32 back,
         # and no Python float is made of it.
         return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -256,7 +262,7 @@ class Service:
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
-    """The four endpoints."""
+    """The endpoints of every model."""
     manifest = orjson.dumps(service.model.manifest)
 
     @app.post(
@@ -278,6 +284,11 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def describe() -> Response:
         """The model's id and manifest: format version, settings, feature spec, training data, metrics."""
         return _json(manifest)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        """Requests, latency and rows, for Prometheus."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
     @app.get("/healthz", summary="Tell whether the process lives")
     async def healthz() -> Alive:

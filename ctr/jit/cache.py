@@ -11,6 +11,7 @@ each of them, and could file what one has compiled under the signature of anothe
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -136,7 +137,14 @@ class _ByDigest:
 
 
 class UserProvided(_ByDigest, caching.UserProvidedCacheLocator):
-    """In `NUMBA_CACHE_DIR`."""
+    """In `NUMBA_CACHE_DIR`, which may be read-only once kernels are in it, as in an image."""
+
+    def ensure_cache_path(self) -> None:
+        try:
+            super().ensure_cache_path()
+        except OSError:
+            if not os.path.isdir(self.get_cache_path()):
+                raise
 
 
 class InTree(_ByDigest, caching.InTreeCacheLocator):
@@ -192,6 +200,13 @@ class _KernelCache(caching.FunctionCache):
                 if self._lock():  # and then it may have been compiled
                     overload = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
             return overload
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError as error:  # the kernel is compiled, and the next process compiles it again
+            if error.errno not in (errno.EROFS, errno.EACCES):
+                raise
 
     def ends_with(self, compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """`compile_kernel`, which looks into this cache first, with an end to what the cache then begins."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from redis.cluster import ClusterNode, NodesManager
-from redis.crc import key_slot
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import AuthenticationError, RedisClusterException
 
 from ctr.errors import StoreError
@@ -45,6 +45,10 @@ class Nodes:
         if self._cluster is None:
             return [self.url.hosts[0]]
         return [(node.host, int(node.port)) for node in self._cluster.get_nodes_by_server_type("primary")]
+
+    def uncovered(self) -> int:
+        """How many hash slots of a cluster no node has."""
+        return 0 if self._cluster is None else REDIS_CLUSTER_HASH_SLOTS - len(self._cluster.slots_cache)
 
     def owner(self, key: bytes) -> Address:
         """The primary that holds a key."""
@@ -136,6 +140,12 @@ def connect(url: RedisUrl, timeout_s: float) -> Nodes:
             raise StoreError(f"{url}: user or password was refused ({error}).") from None
         hint = rights_hint(error) or "; is it running, and is the scheme right?"
         raise StoreError(f"{url}: cannot be reached ({error}){hint}") from None
+    if missing := nodes.uncovered():
+        nodes.close()
+        raise StoreError(
+            f"{url}: {missing:,} of the cluster's hash slots are served by no node; assign them, such as with"
+            " `redis-cli --cluster fix`."
+        )
     return nodes
 
 

@@ -198,3 +198,22 @@ def test_other_peoples_kernels_stay_where_numba_keeps_them(copy: Copy) -> None:
     )
     assert copy.run("import theirs; print(theirs.twice(4))") == "8"
     assert [path.parent.name for path in copy.folder.rglob("theirs.twice*.nbc")] == ["__pycache__"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder read-only for root")
+def test_kernels_in_a_read_only_folder_are_loaded_and_others_compiled(copy: Copy) -> None:
+    cache = copy.folder / "cache"
+    cache.mkdir()
+    copy.run(NUMBA_CACHE_DIR=str(cache))
+    code = (
+        "import numpy as np; from ctr import caller_kernels; from ctr.jit import COMPILATION;"
+        "from ctr.synth.kernels import mix; caller_kernels.parity(np.uint64(0)); print(COMPILATION.begun);"
+        "mix(np.uint64(3)); print(COMPILATION.begun)"
+    )
+    read_only = f'mount --bind {cache} {cache} && mount -o remount,ro,bind {cache} && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", read_only, "sh", sys.executable, "-c", code]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(copy.folder / "unused")}
+    done = subprocess.run(
+        words, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "1"]), done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -10,11 +9,8 @@ import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from ctr.cli.commands import command_line
 
 ROOT = Path(__file__).parents[2]
 IMPORT_ALL = """
@@ -60,17 +56,6 @@ def test_every_dependency_is_pinned() -> None:
                 queue.append(name)
     assert needed >= {"numba", "llvmlite", "redis"}
     assert needed <= pinned
-
-
-def test_compose_starts_commands_of_ctr() -> None:
-    services = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
-    ours = {name: service for name, service in services.items() if service["image"] == "ctr"}
-    for name, service in ours.items():
-        words = [re.sub(r"\$\{\w+:-(.*?)\}", r"\1", word) for word in service.get("command", [name])]
-        command = command_line().commands[words[0]]
-        if len(words) > 1:
-            assert command.make_context(words[0], words[1:]).params
-    assert {"train", "worker", "serve"} <= ours.keys()
 
 
 def _instructions(verb: str) -> list[list[str]]:
