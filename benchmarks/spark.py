@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _MASTER = "local[2]"
-_PEER_ROWS = 100_000
+_PEER_ROWS = 50_000
 _BITS = 22
 _COLUMNS = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
 
@@ -130,50 +129,51 @@ def _trained(hashed: Path, engine: str | None, **settings: Any) -> dict[str, Any
 
 
 def _against_logistic_regression(session: SparkSession, folder: Path, table: Path, rounds: int) -> None:
-    """Rows to model, and scoring, beside Spark ML's LogisticRegression on fewer rows."""
+    """Rows to model, each from Parquet files, and scoring, beside Spark ML's LogisticRegression on fewer rows."""
+    from pyarrow import parquet
     from pyspark.ml.classification import LogisticRegression
     from pyspark.ml.feature import FeatureHasher
+    from pyspark.ml.functions import vector_to_array
 
     import ctr as product
 
-    frame = session.read.parquet(str(table)).limit(_PEER_ROWS).coalesce(2).cache()
-    total = frame.count()
-    part = folder / "spark-peer.parquet"
-    shutil.rmtree(part, ignore_errors=True)
-    frame.write.parquet(str(part))
-    frame = session.read.parquet(str(part))
-    train, test = frame.randomSplit([0.9, 0.1], seed=1)
-    train, test = (each.select(*_COLUMNS).cache() for each in (train, test))
-    learnt, _ = train.count(), test.count()
+    rows = parquet.read_table(table)
+    last = rows.num_rows * 9 // 10
+    learnt, of_peer, test = (folder / f"spark-{name}.parquet" for name in ("train", "peer", "test"))
+    parquet.write_table(rows.slice(0, last), learnt, row_group_size=100_000)
+    parquet.write_table(rows.slice(0, min(_PEER_ROWS, last)), of_peer, row_group_size=50_000)
+    parquet.write_table(rows.slice(last), test)
     hasher = FeatureHasher(
         numFeatures=1 << _BITS, inputCols=_COLUMNS[1:], outputCol="features", categoricalCols=_COLUMNS[1:]
     )
+
+    def hashed(path: Path) -> DataFrame:
+        frame = session.read.parquet(str(path))
+        return hasher.transform(frame.withColumn("label", frame.label.cast("double")))
+
     started = perf_counter()
-    peer = LogisticRegression().fit(hasher.transform(train.withColumn("label", train.label.cast("double"))))
-    peer_s = perf_counter() - started
+    peer = LogisticRegression().fit(hashed(of_peer).select("label", "features"))
+    peer_rate = min(_PEER_ROWS, last) / (perf_counter() - started)
     with tempfile.TemporaryDirectory() as scratch:
+        words: dict[str, Any] = {"store": "embedded://?shards=1", "staging": scratch, "workers": 2}
         started = perf_counter()
-        ours = product.spark.train(train, "criteo", store="embedded://?shards=1", staging=scratch, workers=2)
-        ours_s = perf_counter() - started
-    rows = test.toArrow()
-    labels = rows["label"].to_numpy().astype(float)
-    scored = peer.transform(hasher.transform(test.withColumn("label", test.label.cast("double"))))
-    from pyspark.ml.functions import vector_to_array
+        ours = product.spark.train(str(learnt), "criteo", **words)
+        rate = last / (perf_counter() - started)
+    tested = rows.slice(last)
+    labels = tested["label"].to_numpy().astype(float)
+    scored = peer.transform(hashed(test)).select(vector_to_array("probability")[1].alias("p"))
+    losses = [_log_loss(labels, each) for each in (scored.toArrow()["p"].to_numpy(), ours.predict(tested))]
+    _row(f"Spark ML LogisticRegression, log loss {losses[0]:.5f}", 1, 1 / peer_rate)
+    _row(f"ctr.spark.train, log loss {losses[1]:.5f}", 1, 1 / rate, rate / peer_rate, "50")
 
-    of_peer = scored.select(vector_to_array("probability")[1].alias("p")).toArrow()["p"].to_numpy()
-    losses = [_log_loss(labels, each) for each in (of_peer, ours.predict(rows))]
-    _row(f"Spark ML LogisticRegression, log loss {losses[0]:.5f}", learnt, peer_s)
-    _row(f"ctr.spark.train, log loss {losses[1]:.5f}", learnt, ours_s, peer_s / ours_s, "50")
-
-    whole = session.read.parquet(str(part))
-    hashed = hasher.transform(whole.withColumn("label", whole.label.cast("double"))).select("features")
+    frame = session.read.parquet(str(test))
     ours_s, peer_s = alternate(
         rounds,
-        _timed(lambda: product.spark.predict(whole, ours).select("probability")),
-        _timed(lambda: peer.transform(hashed).select("probability")),
+        _timed(lambda: product.spark.predict(frame, ours).select("probability")),
+        _timed(lambda: peer.transform(hashed(test).select("features")).select("probability")),
     )
-    _row("Spark ML LogisticRegression, scoring", total, peer_s)
-    _row("ctr.spark.predict", total, ours_s, peer_s / ours_s, "3")
+    _row("Spark ML LogisticRegression, scoring", tested.num_rows, peer_s)
+    _row("ctr.spark.predict", tested.num_rows, ours_s, peer_s / ours_s, "3")
 
 
 def _log_loss(labels: Any, predictions: Any) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ctr.engines.engine import Result, Task
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RESULT = "number long, result binary"
+
+
+@cache
+def leave_out_of_collections() -> None:
+    """Once a process has loaded what tasks need: PySpark collects garbage after each, 0.1 s among all that."""
+    gc.collect()
+    gc.freeze()
 
 
 def run_tasks(
@@ -27,6 +36,7 @@ def run_tasks(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 result = pickle.dumps(function(tasks[number]))
+                leave_out_of_collections()
                 yield pa.record_batch({"number": [number], "result": pa.array([result], pa.binary())})
 
     session.sparkContext.setJobGroup(group, "ctr", interruptOnCancel=True)

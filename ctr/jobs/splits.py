@@ -38,7 +38,8 @@ class _Task(Generic[Work, Result]):
 def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec) -> list[list[InputFile]]:
     """Of each file its splits, in the order of their rows: enough for the tasks that run at once."""
     size = sum(file.size for file in files)
-    wanted = min(max(size // (_PER_SLOT * engine.tasks_at_once), _LEAST_BYTES), _MOST_BYTES)
+    share = -(-size // (_PER_SLOT * engine.tasks_at_once))
+    wanted = min(max(share, _LEAST_BYTES), _MOST_BYTES)
     return file_splits(files, spec, wanted)
 
 

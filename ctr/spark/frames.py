@@ -110,9 +110,15 @@ def mapped(
     """What `function` makes of these columns of a DataFrame."""
     import warnings
 
+    from ctr.engines.spark_tasks import leave_out_of_collections
+
+    def run(batches: Batches) -> Batches:
+        yield from function(batches)
+        leave_out_of_collections()
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of pandas, which no row goes through
-        return df.select(*map(_quoted, columns)).mapInArrow(function, types)
+        return df.select(*map(_quoted, columns)).mapInArrow(run, types)
 
 
 def _columns(batch: Batch, *, with_weight: bool) -> list[pa.Array]:
