@@ -129,7 +129,7 @@ def _trained(hashed: Path, engine: str | None, **settings: Any) -> dict[str, Any
 
 
 def _against_logistic_regression(session: SparkSession, folder: Path, table: Path, rounds: int) -> None:
-    """Rows to model, each from Parquet files, and scoring, beside Spark ML's LogisticRegression on fewer rows."""
+    """Rows to model, from Parquet files, and scoring, beside Spark ML's LogisticRegression on fewer rows."""
     from pyarrow import parquet
     from pyspark.ml.classification import LogisticRegression
     from pyspark.ml.feature import FeatureHasher

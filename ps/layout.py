@@ -19,6 +19,8 @@ MOST_STRING_BITS = 3
 What a transaction costs apart from its slots, some 100 us on both sides, is so paid for 16 million slots, not
 for 2 million. A fold, and what a range moves, stay at a string's 16 MiB."""
 LEAST_PARTITIONS = 16
+PARTITIONS_PER_NODE = 4
+"""At least: with fewer, a node may hold twice as many as another, and some hold none."""
 LARGEST_PIECE_BITS = 18
 """A log is folded into its string piece by piece, of 2 MiB. Those who push to the string meanwhile wait for
 one: for 4 ms, or 20 if its increments are added one by one."""
@@ -62,11 +64,16 @@ class Layout:
     pieces: Partitions
 
     @classmethod
-    def of(cls, bits: int) -> Layout:
-        """That of a store of `2**bits` slots."""
-        least = min(LEAST_PARTITIONS, 1 << min(bits, MOST_BITS))
-        count = max(least, 1 << max(bits - LARGEST_STRING_BITS - MOST_STRING_BITS, 0))
-        strings = max(least, 1 << max(bits - LARGEST_STRING_BITS, 0))
+    def for_nodes(cls, bits: int, nodes: int) -> Layout:
+        """That of a new store of `2**bits` slots on so many nodes."""
+        wanted = max(LEAST_PARTITIONS, 1 << (PARTITIONS_PER_NODE * nodes - 1).bit_length())
+        least = min(wanted, 1 << min(bits, MOST_BITS))
+        return cls.of(bits, max(least, 1 << max(bits - LARGEST_STRING_BITS - MOST_STRING_BITS, 0)))
+
+    @classmethod
+    def of(cls, bits: int, count: int) -> Layout:
+        """That of a store of `2**bits` slots in so many partitions."""
+        strings = max(count, 1 << max(bits - LARGEST_STRING_BITS, 0))
         string_bits = bits - strings.bit_length() + 1
         pieces = strings << max(string_bits - LARGEST_PIECE_BITS, 0)
         return cls(Partitions(bits, count), Partitions(bits, strings), Partitions(bits, pieces))

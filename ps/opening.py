@@ -19,6 +19,7 @@ def open_store(
     z_bits: int = FINEST_Z_BITS,
     n_bits: int = COARSEST_N_BITS,
     restoring: bool = False,
+    partitions: int | None = None,
 ) -> Store:
     """The store at `url`, for `2**bits` slots of `width` numbers.
 
@@ -27,7 +28,7 @@ def open_store(
     - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
       `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
       refused when it is there with others. `z_bits` and `n_bits` say how it keeps its numbers, and
-      `restoring` is for models to be restored: see `RedisStore`.
+      `restoring` and `partitions` are for models to be restored: see `RedisStore`.
 
     Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
     reached or refuses.
@@ -55,6 +56,7 @@ def open_store(
             z_bits=z_bits,
             n_bits=n_bits,
             restoring=restoring,
+            partitions=partitions,
             on_close=ours.close,
         )
     except BaseException:

@@ -89,7 +89,13 @@ def train_distributed(
             description = description.model_copy(update=_kept_of(checkpoint))
             _require_over(settings, job, stop)
             drop_incarnation(settings.url, checkpoint.manifest.store.incarnation, job)
-        store = _open_store(description, settings, job, restoring=checkpoint is not None or start is not None)
+        store = _open_store(
+            description,
+            settings,
+            job,
+            restoring=checkpoint is not None or start is not None,
+            partitions=None if checkpoint is None else checkpoint.manifest.store.partitions,
+        )
         close_store = opened.enter_context(ExitStack())
         close_store.callback(store.close)
         cut_off = _fill(store, checkpoint, start, description, source, stop)
@@ -162,7 +168,7 @@ def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _open_store(
-    description: JobDescription, settings: StoreSettings, job: str, *, restoring: bool
+    description: JobDescription, settings: StoreSettings, job: str, *, restoring: bool, partitions: int | None
 ) -> RedisStore:
     """A store for a new model."""
     try:
@@ -174,6 +180,7 @@ def _open_store(
             z_bits=description.z_bits,
             n_bits=description.n_bits,
             restoring=restoring,
+            partitions=partitions,
         )
     except ModelExistsError as error:
         raise _refusal(error, settings) from None

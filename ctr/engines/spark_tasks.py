@@ -20,7 +20,7 @@ _RESULT = "number long, result binary"
 
 @cache
 def leave_out_of_collections() -> None:
-    """Once a process has loaded what tasks need: PySpark collects garbage after each, 0.1 s among all that."""
+    """Once a process has loaded what tasks need: PySpark collects garbage after each, 0.1 s among that."""
     gc.collect()
     gc.freeze()
 

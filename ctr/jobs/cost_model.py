@@ -105,7 +105,7 @@ class Workload(Settings):
     @property
     def layout(self) -> Layout:
         """How the store divides the slots."""
-        return Layout.of(self.bits)
+        return Layout.for_nodes(self.bits, self.nodes)
 
     @property
     def active_workers(self) -> int:

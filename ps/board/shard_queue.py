@@ -112,10 +112,11 @@ class ShardQueue:
             ("ZRANGE", key.progress, *ALL_WITH_SCORES),
             ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
-        # Leases are watched, too: a worker that is frozen here until it has expired must not leave a clock
-        # behind, for which everybody would wait. Progress is not, as it changes with every chunk: the last
-        # chunks of an expired worker may be missed, and the partitions know better.
-        chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.leases)
+        # Hosts are watched, too, which change when a worker registers or expires: one that is frozen here
+        # until it has expired must not leave a clock behind, for which everybody would wait. Leases are not,
+        # as each heartbeat changes them, nor progress, which changes with every chunk: the last chunks of an
+        # expired worker may be missed, and the partitions know better.
+        chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.hosts)
         return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:

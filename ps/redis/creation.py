@@ -53,26 +53,33 @@ class ModelExistsError(StoreError):
 def open_model(
     nodes: Nodes,
     keys: Keys,
-    layout: Layout,
+    bits: int,
     facts: Mapping[str, str],
     *,
     join: bool,
     restoring: bool,
+    partitions: int | None,
     patience_s: float,
-) -> bytes:
-    """Create the model, or with `join` check that it has the same `facts`; return its incarnation.
+) -> tuple[bytes, Layout]:
+    """Create the model, or with `join` check that it has the same `facts`; return its incarnation and layout.
 
-    Every partition gets the incarnation, so that a node which lost its data is noticed; with `restoring`,
-    only when the partition is restored. Remains of an earlier model of this name are removed first. Raises
-    StoreError if layout or facts differ, naming both, and if one of the model's keys holds something else.
+    `partitions`: of a new model; None: as many as suit the nodes. Every partition gets the incarnation, so
+    that a node which lost its data is noticed; with `restoring`, only when the partition is restored. Remains
+    of an earlier model of this name are removed first. Raises StoreError if layout or facts differ, naming
+    both, and if one of the model's keys holds something else.
     """
-    wanted = {"layout": LAYOUT_VERSION, "partitions": str(layout.partitions.count), **facts}
+    wanted = {"layout": LAYOUT_VERSION, "bits": str(bits), **facts}
     connection = Connection(nodes, patience_s=patience_s, purpose="the model")
     require_no_eviction(nodes.url, eviction_policies(connection))
     if join:
-        return _join(connection, keys, wanted)
+        incarnation, count = _join(connection, keys, wanted)
+        return incarnation, Layout.of(bits, count)
     if not nodes.url.cluster:
         _require_primary(connection)
+    layout = Layout.for_nodes(bits, len(nodes.primaries()))
+    if partitions is not None:
+        layout = Layout.of(bits, partitions)
+    wanted["partitions"] = str(layout.partitions.count)
     meta, own = _begin(connection, keys, wanted)
     while own is None and not meta.keys() & {_READY, _CREATING}:
         # Another process has not finished dropping it, or never will.
@@ -81,7 +88,7 @@ def open_model(
     if own is None:
         raise ModelExistsError(_refusal(keys, meta))
     _create(connection, keys, layout, own, restoring=restoring)
-    return own
+    return own, layout
 
 
 def _require_primary(connection: Connection) -> None:
@@ -177,8 +184,8 @@ def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> li
     return former
 
 
-def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> bytes:
-    """Compare the description of a model that is ready; returns its incarnation."""
+def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> tuple[bytes, int]:
+    """Compare the description of a model that is ready; returns its incarnation and its partitions."""
     meta = pairs(connection.ask(("HGETALL", keys.meta))[0])
     if not meta:
         raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
@@ -192,7 +199,7 @@ def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> byte
                 f"the model {keys.model!r} in this store has {name} {facts.get(name)}, this job has {value}; "
                 "use another model name, or drop the one in the store."
             )
-    return meta[INCARNATION]
+    return meta[INCARNATION], int(facts["partitions"])
 
 
 def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
@@ -261,10 +268,11 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
         ("DEL", keys.board.launch),  # by which workers notice
     )
     (ranks,) = connection.ask_each([("HGET", keys.board.job, "ranks")])
-    count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
-    connection.ask_each([("DEL", keys.rank(rank)) for rank in range(count)])
-    strings = Layout.of(int(bits or 1)).per_partition
-    for some in _batches(range(int(partitions or 0))):
+    known = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
+    connection.ask_each([("DEL", keys.rank(rank)) for rank in range(known)])
+    count = int(partitions or 0)
+    strings = Layout.of(int(bits or 1), count).per_partition if count else 0
+    for some in _batches(range(count)):
         incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in some])
         # While the model is being created, a key without an incarnation may be somebody else's.
         nobodys = creating is None

@@ -20,7 +20,7 @@ from ctr.ps.redis.string_push import string_pushes
 from ctr.ps.store import SupersededError, Token
 from ctr.ps.wire import Address, Link, Patience, ServerError, command, require_passing
 
-_LINKS = 16  # transactions on one node at a time: each needs a connection, as WATCH belongs to one
+_LINKS = 16  # transactions at a time, on all nodes: each needs a connection, as WATCH belongs to one
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
@@ -39,7 +39,8 @@ class Pushes:
     ) -> None:
         """`count_limited` is told of how many slots z, and of how many n, came to their limits.
 
-        At most so many `links` to each node.
+        Over so many `links` at most, or one to each node: with 50 nodes, a thousand workers would otherwise
+        have more connections than a server takes.
         """
         self.model = model
         self._count_limited = count_limited
@@ -175,7 +176,9 @@ class Pushes:
         def on_node(link: Link, share: Sequence[int]) -> list[int]:
             requests = [make(link.address, p, 0) for p in share]
             most = max(each.range_bytes for each in requests)
-            at_a_time = self._links if most == 0 else max(1, min(self._links, RANGES_TOGETHER // most))
+            at_a_time = max(1, self._links // len(fan_out.nodes.primaries()))
+            if most:
+                at_a_time = max(1, min(at_a_time, RANGES_TOGETHER // most))
             again: list[int] = []
             with ExitStack() as opened:
                 more = range(1, min(at_a_time, len(requests)))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import StoreError
 from ctr.ps.fixed_point_kernels import COARSEST_N_BITS, FINEST_Z_BITS, Z_MOST, pack_delta, token_hash, unpack
-from ctr.ps.layout import Layout, density_of
+from ctr.ps.layout import density_of
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, as_slots
 from ctr.ps.redis.creation import drop_model, dropping, open_model
 from ctr.ps.redis.dumps import Dumps
@@ -24,7 +24,7 @@ from ctr.ps.store import GapError, Token, check_delta, check_slots
 from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
-_ATTEMPT_LINKS = 4  # to each node
+_ATTEMPT_LINKS = 4  # as those of pushes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,16 @@ class RedisStore:
         n_bits: int = COARSEST_N_BITS,
         join: bool = False,
         restoring: bool = False,
+        partitions: int | None = None,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open the one that is there.
 
-        `facts` must then be those it was created with. With `restoring`, a new model can be used when each of
-        its partitions has been given to `dumps.restore`: a replica that takes over without that is then known
-        by it.
+        `facts` must then be those it was created with. A new model has at least four partitions per node,
+        unless `partitions` says how many. With `restoring`, it can be used when each of them has been given
+        to `dumps.restore`: a replica that takes over without that is then known by it.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
         until nothing has helped for `patience_s`.
@@ -78,8 +79,6 @@ class RedisStore:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
         self.bits = bits
         self.width = width
-        self.layout = Layout.of(bits)
-        self.partitions = self.layout.partitions
         self.url = url
         self.keys = Keys(url.model or "default")
         self.z_bits = z_bits
@@ -91,19 +90,21 @@ class RedisStore:
         self._counting = Lock()
         self._reads, self._writes = (FanOut(url, self.keys, timeout_s, patience_s) for _ in range(2))
         try:
-            incarnation = open_model(
+            incarnation, self.layout = open_model(
                 self._reads.nodes,
                 self.keys,
-                self.layout,
-                {"bits": str(bits), "z_bits": str(z_bits), "n_bits": str(n_bits), **(facts or {})},
+                bits,
+                {"z_bits": str(z_bits), "n_bits": str(n_bits), **(facts or {})},
                 join=join,
                 restoring=restoring,
+                partitions=partitions,
                 patience_s=patience_s,
             )
         except BaseException:
             self._reads.close()
             self._writes.close()
             raise
+        self.partitions = self.layout.partitions
         self.incarnation = incarnation.decode()
         """The random id of the model's creation."""
         reads, writes = (

@@ -147,7 +147,7 @@ class StoreObserver:
     def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
-            reads = [self._partition_reads(p, model.bits) for p in some]
+            reads = [self._partition_reads(p, Layout.of(model.bits, model.partitions)) for p in some]
             answers = iter(self._ask(node.address, *chain.from_iterable(reads)))
             for p, its_reads in zip(some, reads, strict=True):
                 node.looked_at += 1
@@ -168,9 +168,9 @@ class StoreObserver:
                 else:
                     node.bytes += sum(sizes)
 
-    def _partition_reads(self, partition: int, bits: int) -> list[Command]:
+    def _partition_reads(self, partition: int, layout: Layout) -> list[Command]:
         """Reads the incarnation, whether there was a state, and the sizes of strings, last slots and logs."""
-        keys, strings = self._keys, range(Layout.of(bits).per_partition)
+        keys, strings = self._keys, range(layout.per_partition)
         sizes = [name(partition, i) for name in (keys.state, keys.last_slots, keys.log) for i in strings]
         return [
             ("HGET", keys.facts(partition), INCARNATION),

@@ -42,7 +42,7 @@ class Evidence:
 
     def resume(self, pushes: Sequence[Push], checkpoint: Checkpoint) -> list[str]:
         """What is wrong with the checkpoint that the next run begins with; `pushes` are the last run's."""
-        partitions = Layout.of(self.job.feature_spec().bits).partitions
+        partitions = Layout.for_nodes(self.job.feature_spec().bits, 1).partitions
         saved = StoreSums.of(checkpoint.dumps(), partitions, str(checkpoint.manifest.position["job"]))
         owed = chunks_before(self.job, checkpoint)
         proof = prove(pushes, saved, start=self.start, owed=owed, acknowledged=False, earlier=self.earlier)

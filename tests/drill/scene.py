@@ -71,7 +71,7 @@ class Scene:
 
     @property
     def partitions(self) -> Partitions:
-        return Layout.of(self.job.feature_spec().bits).partitions
+        return Layout.for_nodes(self.job.feature_spec().bits, 1).partitions
 
     @property
     def keys(self) -> Keys:

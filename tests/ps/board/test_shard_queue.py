@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from hypothesis import strategies as st
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.board.shard_queue import choose_shard
+from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.leases import Leases
+from ctr.ps.board.shard_queue import ShardQueue, choose_shard
+from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
 from tests.ps.redis_servers import needs_redis
 
@@ -312,3 +316,48 @@ class TestQueue:
         board.queue.claim(board.leases.register("here"))
         with pytest.raises(StoreError, match="create it anew"):
             board.restore({0: 1})
+
+
+class CountingLeases(Leases):
+    """Counts how often it is seen: once for each attempt at a claim."""
+
+    attempts = 0
+
+    def see(self, leases: Any, lengths: Any) -> Any:
+        self.attempts += 1
+        return super().see(leases, lengths)
+
+
+def test_claims_are_not_held_up_by_heartbeats(boards: Boards, redis_url: str) -> None:
+    """They watched the key that each heartbeat writes."""
+    boards(redis_url).create("j", b"", shards=200)
+    over, beats = Event(), [0, 0]
+
+    def beat(number: int) -> None:
+        board = boards(redis_url)
+        board.job()
+        worker = board.leases.register("h")
+        while not over.is_set():
+            assert board.leases.heartbeat(worker)
+            beats[number] += 1
+
+    threads = [Thread(target=beat, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    with closing(
+        JobRecord(parse_redis_url(redis_url), lease_s=LONG_S, timeout_s=10, patience_s=30)
+    ) as record:
+        record.find()
+        leases = CountingLeases(record)
+        queue, worker = ShardQueue(record, leases), leases.register("h")
+        until(lambda: min(beats) > 10)
+        began, before = time.monotonic(), sum(beats)
+        leases.attempts = 0
+        claimed = [queue.claim(worker, range(number)) for number in range(200)]
+        seconds, beaten = time.monotonic() - began, sum(beats) - before
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert [claim and claim.shard for claim in claimed] == list(range(200))
+    assert beaten / seconds > 500
+    assert leases.attempts <= 210

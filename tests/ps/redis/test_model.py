@@ -19,7 +19,7 @@ from ctr.ps.status.status import ModelStatus
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.cut_lines import cut_line
-from tests.ps.redis_servers import needs_redis
+from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
 
@@ -207,3 +207,27 @@ def test_a_drop_needs_no_unlink(redis_url: str) -> None:
         drop_incarnation(named(limited), trained(redis_url))
         assert client.dbsize() == 0
         client.acl_deluser("old")
+
+
+def test_every_node_of_a_cluster_has_at_least_four_partitions(start_redis: StartRedis) -> None:
+    """There were 16, whatever the nodes: of these six, two had two each."""
+    url = start_redis(6).url
+    with closing(opened(url)) as store, closing(opened(url, join=True)) as other:
+        assert store.layout == other.layout
+        store.push(SLOTS, ONES, Token("job", 0, 0))
+        assert (other.pull(SLOTS) == 1).all()
+        status = StoreObserver(parse_redis_url(named(url))).look()
+        assert status.model is not None
+        assert status.model.partitions == store.partitions.count == 32
+        assert all(len(node.partitions) >= 4 for node in status.nodes)
+        store.drop()
+    with closing(opened(url, restoring=True, partitions=16)) as store:  # of a checkpoint from one node
+        for p in range(16):
+            store.dumps.restore(PartitionDump(p, b"", {}))
+        assert store.partitions.count == 16
+        store.push(SLOTS, ONES, Token("job", 0, 0))
+        store.drop()
+    for node in status.nodes:
+        host, _, port = node.address.partition(":")
+        with parse_redis_url(url).client((host, int(port)), 2.0) as client:
+            assert client.dbsize() == 0
