@@ -178,6 +178,8 @@ class ChunkSlots:
     """Whose changes are added to the state at once."""
     logged: float = 0.0
     """Whose changes go to logs."""
+    reads_logs: bool = False
+    """Whether workers read what all have logged, to know which slots have a state: see `reading_pays`."""
 
 
 def unique_features(workload: Workload, chunk: int, costs: Costs) -> float:
@@ -218,7 +220,20 @@ def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
     folded = _folded(workload, (unique - added) * chunks)
     cached = costs.cached if workers == 1 else costs.cached_beside
     pulled = (1 - cached) * (folded * known + (1 - folded) * min(2 * added, known))
-    return ChunkSlots(unique, False, pulled, added, unique - added)
+    logged, unread = unique - added, unique - cached * known
+    if reading_pays(workers, logged, unread - pulled, costs):
+        return ChunkSlots(unique, False, pulled, added, logged, reads_logs=True)
+    return ChunkSlots(unique, False, unread, added, logged)
+
+
+def reading_pays(workers: int, logged: float, saved: float, costs: Costs) -> bool:
+    """Whether workers should read each other's logs (`--presence`), so as not to pull slots without a state.
+
+    A chunk logs so many slots, which each of the workers reads; it would pull `saved` slots more otherwise.
+    What is read grows with the square of the workers, and what is saved does not.
+    """
+    reads_us = logged * workers * (costs.request_read_us + costs.server_read_us)
+    return reads_us <= saved * (costs.request_moved_us + costs.server_moved_us)
 
 
 def _folded(workload: Workload, entries: float) -> float:
@@ -258,7 +273,7 @@ def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs)
         out_bytes, in_bytes = 1.0 * span, 2.0 * span  # a push reads its ranges and then writes them
     else:
         moved, folded = slots.pulled + slots.added, slots.logged * _folded(workload, slots.logged * chunks)
-        read = slots.logged * workload.active_workers  # every worker reads what all have logged
+        read = slots.logged * workload.active_workers if slots.reads_logs else 0.0
         worker_us += slots.unique * costs.request_slot_us + moved * costs.request_moved_us
         worker_us += read * costs.request_read_us + folded * costs.request_fold_us
         store_us += moved * costs.server_moved_us + slots.logged * costs.server_log_us

@@ -261,7 +261,10 @@ class TrainFields(Settings):
         _in_redis("Do not pull again what was pulled within the staleness bound. Default: on; off with bsp."),
     ] = None
     presence: Annotated[
-        bool | None, _in_redis("Do not pull what no worker has pushed yet. Default: on; off with bsp.")
+        bool | None,
+        _in_redis(
+            "Do not pull what no worker has pushed yet. Default: on; off with bsp, and for many workers."
+        ),
     ] = None
     defer: Annotated[
         float | None,

@@ -68,7 +68,7 @@ def _lines(job: Workload, expected: Estimate) -> list[str]:
 
 def _warnings(job: Workload, expected: Estimate) -> list[str]:
     most = job.examples * job.features_per_example
-    partitions, idle = job.layout.partitions.count, job.workers - job.active_workers
+    idle = job.workers - job.active_workers
     seldom = job.workers > 1 and not idle and expected.rounds < LEAST_ROUNDS
     problems = {
         f"the examples make only {some(job.active_workers, 'chunk')}, so {some(idle, 'worker')} will be "
@@ -77,7 +77,6 @@ def _warnings(job: Workload, expected: Estimate) -> list[str]:
         f"{LEAST_ROUNDS} times accuracy suffers; a smaller --chunk helps": seldom,
         "most features share their slot; more --bits keep them apart": job.colliding > 0.5,
         f"so few examples cannot hold more than {some(most, 'feature')}": job.features > most,
-        f"{some(partitions, 'partition')} cannot be spread over more nodes": job.nodes > partitions,
     }
     return [text for text, applies in problems.items() if applies]
 

@@ -10,6 +10,7 @@ from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, t
 from ctr.engines import Engine
 from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, Batch, DatasetSource, ExampleSource, RawSource, too_many
+from ctr.jobs.cost_model import Costs, Workload, chunk_slots
 from ctr.jobs.training.outcome import Remains
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup
@@ -74,7 +75,9 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         optimizer=optimizer,
         z_bits=optimizer.in_pass(max(setup.before.mean, settings.epochs)).z_bits(n_bits),
         n_bits=n_bits,
-        filters=filters_for(consistency, {**_filters_for_rare(first), **job.filters}),
+        filters=filters_for(
+            consistency, {**_filters_for_rare(first), **_filters_for_many(setup, rows, first), **job.filters}
+        ),
     )
 
 
@@ -95,6 +98,21 @@ def _filters_for_rare(first: Batch) -> dict[str, float]:
     if first.labels is None or len(first) == 0 or click_rate(first.labels, first.weights) >= _RARE:
         return {}
     return {"defer": 0.0}
+
+
+def _filters_for_many(setup: TrainSetup, rows: int, first: Batch) -> dict[str, bool]:
+    """No reading of logs where workers are so many that it costs more than it saves, as the plan says."""
+    settings, bits = setup.settings, setup.source.spec.bits
+    workload = Workload(
+        features=max((1 << bits) // 4, 1),
+        examples=rows,
+        workers=settings.workers,
+        bits=bits,
+        chunk=settings.chunk,
+        features_per_example=max(round(first.slots.size / max(len(first), 1)), 1),
+    )
+    slots = chunk_slots(workload, min(settings.chunk, rows), Costs())
+    return {} if slots.ranged or slots.reads_logs or settings.workers == 1 else {"presence": False}
 
 
 def learn_distributed(

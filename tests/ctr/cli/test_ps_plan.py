@@ -119,7 +119,6 @@ def test_bad_input_is_refused_with_its_limits(words: list[str], message: str) ->
         ),
         (["--bits", "18"], "most features share their slot"),
         (["--examples", "1000"], "cannot hold more than 39,000 features"),
-        (["--nodes", "100"], "16 partitions cannot be spread over more nodes"),
     ],
 )
 def test_plan_warns(words: list[str], warning: str) -> None:

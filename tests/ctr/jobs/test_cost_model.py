@@ -23,10 +23,14 @@ from ctr.jobs.cost_model import (
     chunk_slots,
     default_bits,
     estimate,
+    reading_pays,
     unique_features,
 )
+from ctr.jobs.training.distributed import describe_job
+from ctr.jobs.training.setup import set_up
 from ctr.learn.rounds import default_chunk
 from ctr.ps.wire import Keys, bitfield_add, bitfield_read
+from ctr.settings import TrainJob
 
 
 def workload(**changes: Any) -> Workload:
@@ -38,6 +42,30 @@ LARGE = {"features": 10**8, "examples": 10**9, "bits": 33, "chunk": 1 << 20}
 FOLDED = {**LARGE, "bits": 29}  # logs become so long that they are folded
 SYNTHETIC = workload(features=10_004_000, examples=9_437_184, bits=28, cores=2)
 """Of `ctr synth --rows 10000000 --seed 11`, hashed to 2**28 slots, the first 144 blocks of 65,536."""
+
+
+def test_reading_of_logs_ends_where_it_stops_paying() -> None:
+    """What is read grows with the square of the workers: it took two thirds of the pace of 1,000."""
+    many = workload(features=4 * 10**9, examples=10**11, bits=34, nodes=50, workers=1_000, chunk=1 << 20)
+    reads = [
+        chunk_slots(many.with_values(workers=workers), many.chunk, Costs()).reads_logs
+        for workers in (2, 10, 100, 1_000)
+    ]
+    assert reads == sorted(reads, reverse=True)
+    assert reads[0]
+    assert not reads[-1]
+    speeds = [
+        estimate(many.with_values(workers=workers)).examples_per_second for workers in (100, 300, 1_000)
+    ]
+    assert min(speeds) > 0.99 * speeds[0]
+    assert reading_pays(10, 1_000, 500, Costs())
+    assert not reading_pays(100, 1_000, 500, Costs())
+
+
+def test_a_thousand_workers_and_two_hundred_nodes() -> None:
+    large = workload(features=4 * 10**9, examples=10**11, bits=34, nodes=200, workers=1_000, chunk=1 << 20)
+    assert large.layout.partitions.count >= 4 * 200
+    assert estimate(large).examples_per_second > 60e6
 
 
 @given(st.integers(1, 1 << 40))
@@ -249,3 +277,20 @@ def test_any_job_has_a_finite_price(**figures: Any) -> None:
     assert slots.ranged or slots.added + slots.logged == pytest.approx(slots.unique)
     assert expected.total_s >= job.passes * max(expected.busy_s.values())
     assert estimate(Workload(**{**figures, "passes": job.passes + 1})).total_s >= expected.total_s
+
+
+@pytest.mark.parametrize(("settings", "presence"), [({"workers": 2}, True), ({"workers": 900}, False)])
+@pytest.mark.parametrize("chosen", [None, True])
+def test_a_job_of_many_workers_reads_no_logs_unless_it_is_told_to(
+    click_log: Path, tmp_path: Path, settings: dict[str, int], presence: bool, chosen: bool | None
+) -> None:
+    job = TrainJob(
+        inputs=[click_log],
+        spec="criteo",
+        model=tmp_path / "m",
+        store="redis://h",
+        chunk=100,
+        presence=chosen,
+        **settings,
+    )
+    assert describe_job(set_up(job)).filters.presence is (presence or chosen is True)
