@@ -251,8 +251,10 @@ def _require_engine(job: TrainJob) -> None:
             f"{named('engine')} {job.engine}: its workers need the parameters in Redis; add {named('store')},"
             f" such as {named('store', 'redis+cluster://host:port')}."
         )
-    if job.engine != "spark" and job.staging is not None:
-        raise SettingError(f"{named('staging')} is for {named('engine', 'spark')}; leave it out.")
+    if job.engine is None and job.staging is not None:
+        raise SettingError(
+            f"{named('staging')} is filled by an {named('engine')}: give one, or leave it out."
+        )
     if job.engine == "spark" and job.staging is None:
         from ctr.features import is_dataset
 

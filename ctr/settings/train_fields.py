@@ -285,8 +285,8 @@ class TrainFields(Settings):
     staging: Annotated[
         Path | None,
         _engine(
-            "With {engine} spark: raw files first become a hashed data set in this folder, which all "
-            "machines share.",
+            "With {engine}: raw files first become a hashed data set in this folder, which all machines "
+            "share. Spark needs one for raw files.",
             metavar="DIR",
         ),
     ] = None

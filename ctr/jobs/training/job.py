@@ -80,7 +80,8 @@ def run(
                 save_or_rescue(model, saved_to, trained.state, remains)
             evaluation = _evaluate(setup, calibration, saved_to, passes, stop, show)
             left_in_store = empty_store(trained.store, remains)
-    _raise_failure(calibration, evaluation, saved_to if job.saved else None, left_in_store)
+        _raise_failure(calibration, evaluation, saved_to if job.saved else None, left_in_store)
+        warnings = _warnings(setup, trained, model, evaluation)
     return TrainOutcome(
         job=job,
         result=trained.result,
@@ -91,7 +92,7 @@ def run(
         model=model,
         saved_to=saved_to,
         bad_rows=_bad_rows(setup, cluster),
-        warnings=_warnings(setup, trained, model, evaluation),
+        warnings=warnings,
         holdout_bad_rows=None if setup.holdout is None else setup.holdout.source.bad_rows,
         stopped=trained.result.interrupted or (setup.holdout is not None and evaluation.holdout is None),
         distributed=cluster,

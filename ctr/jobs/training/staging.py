@@ -17,14 +17,13 @@ _TRAINING, _HOLDOUT = "training.hashed", "holdout.hashed"
 
 @contextmanager
 def staged(job: TrainJob) -> Iterator[TrainJob]:
-    """The job over hashed data sets in its staging folder, which its raw inputs become by its engine.
+    """The job over hashed data sets that its engine makes of raw inputs, in its staging folder if it has one.
 
     They are removed after the `with` block, unless the job keeps them. Raises as `build_datasets`.
     """
-    if job.engine != "spark" or any(map(is_dataset, job.inputs)):
+    if job.staging is None or any(map(is_dataset, job.inputs)):
         yield job
         return
-    assert job.staging is not None
     training, holdout = job.staging / _TRAINING, job.staging / _HOLDOUT
     for place in (training, holdout):
         if place.exists():
