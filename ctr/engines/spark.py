@@ -34,7 +34,8 @@ class SparkEngine:
     @property
     def tasks_at_once(self) -> int:
         """See `Engine`."""
-        return max(self._session.sparkContext.defaultParallelism, 1)
+        cores: int = self._session.sparkContext.defaultParallelism
+        return max(cores, 1)
 
     def map(
         self,
