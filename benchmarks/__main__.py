@@ -5,6 +5,7 @@ wide, features, peers, predict, lbfgs, classifier, checkpoints, spark.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
@@ -26,6 +27,33 @@ from benchmarks import (
 )
 
 KINDS = ("startup", "speed", "memory", "accuracy")
+"""What is measured when nothing is named."""
+
+
+def _parameters(o: argparse.Namespace) -> None:
+    parameters.measure_requests(o.rounds)
+    parameters.measure_training(o.folder, o.rows, o.rounds)
+    parameters.measure_filters(o.folder, o.rows // 2)
+    parameters.measure_workers(o.folder, o.rows // 2)
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "startup": lambda o: startup.measure(o.folder, o.rounds),
+    "speed": lambda o: speed.measure(o.folder, o.rows, o.rounds),
+    "memory": lambda o: memory.measure(o.folder, o.memory_rows),
+    "accuracy": lambda o: accuracy.measure(o.data, o.folder),
+    "parameters": _parameters,
+    "plan": lambda o: plan.measure(o.folder, o.plan_rows, o.rounds),
+    "board": lambda o: board.measure(o.folder, o.rows),
+    "wide": lambda o: wide.measure(o.folder, o.wide_rows),
+    "predict": lambda o: predict.measure(o.folder, o.rows, o.rounds),
+    "lbfgs": lambda o: lbfgs.measure(o.folder, o.lbfgs_rows),
+    "classifier": lambda o: classifier.measure(o.fit_rows, o.rounds),
+    "checkpoints": lambda o: checkpoints.measure(o.folder, o.checkpoint_rows, o.rounds),
+    "spark": lambda o: spark.measure(o.folder, o.rows, o.rounds),
+    "features": lambda o: features.measure(o.folder, o.rows, o.rounds, o.window_rows),
+    "peers": lambda o: peers.measure(o.folder, o.data, o.peer_rows, o.page, o.peer_python),
+}
 
 
 def main() -> None:
@@ -34,21 +62,7 @@ def main() -> None:
     parser.add_argument(
         "kinds",
         nargs="*",
-        choices=[
-            *KINDS,
-            "parameters",
-            "plan",
-            "board",
-            "wide",
-            "features",
-            "peers",
-            "predict",
-            "lbfgs",
-            "classifier",
-            "checkpoints",
-            "spark",
-            [],
-        ],
+        choices=[*MEASURES, []],
         help="what to measure; default: everything",
     )
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows for speed")
@@ -70,39 +84,9 @@ def main() -> None:
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     kinds = options.kinds or KINDS
-    if "startup" in kinds:
-        startup.measure(options.folder, options.rounds)
-    if "speed" in kinds:
-        speed.measure(options.folder, options.rows, options.rounds)
-    if "memory" in kinds:
-        memory.measure(options.folder, options.memory_rows)
-    if "accuracy" in kinds:
-        accuracy.measure(options.data, options.folder)
-    if "parameters" in kinds:
-        parameters.measure_requests(options.rounds)
-        parameters.measure_training(options.folder, options.rows, options.rounds)
-        parameters.measure_filters(options.folder, options.rows // 2)
-        parameters.measure_workers(options.folder, options.rows // 2)
-    if "plan" in kinds:
-        plan.measure(options.folder, options.plan_rows, options.rounds)
-    if "board" in kinds:
-        board.measure(options.folder, options.rows)
-    if "wide" in kinds:
-        wide.measure(options.folder, options.wide_rows)
-    if "predict" in kinds:
-        predict.measure(options.folder, options.rows, options.rounds)
-    if "lbfgs" in kinds:
-        lbfgs.measure(options.folder, options.lbfgs_rows)
-    if "classifier" in kinds:
-        classifier.measure(options.fit_rows, options.rounds)
-    if "checkpoints" in kinds:
-        checkpoints.measure(options.folder, options.checkpoint_rows, options.rounds)
-    if "spark" in kinds:
-        spark.measure(options.folder, options.rows, options.rounds)
-    if "features" in kinds:
-        features.measure(options.folder, options.rows, options.rounds, options.window_rows)
-    if "peers" in kinds:
-        peers.measure(options.folder, options.data, options.peer_rows, options.page, options.peer_python)
+    for kind, measure in MEASURES.items():
+        if kind in kinds:
+            measure(options)
 
 
 if __name__ == "__main__":

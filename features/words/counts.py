@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,14 @@ class HashCounts:
         keys, places = np.unique(np.concatenate([mine[0], others[0]]), return_inverse=True)
         counts = np.zeros(keys.size, np.uint64)
         np.add.at(counts, places, np.concatenate([mine[1], others[1]]).astype(np.uint64))
+        self._enter(keys, np.minimum(counts, np.iinfo(np.uint32).max).astype(np.uint32))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without its empty places."""
+        return _counts_of, (self._most_places, *self._table())
+
+    def _enter(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> None:
+        """Have these counts, or as many of the largest as there is room for, and no others."""
         size = self._keys.size
         while 2 * keys.size > size and size < self._most_places:
             size *= 2
@@ -61,21 +70,7 @@ class HashCounts:
         while np.count_nonzero(counts > above) > size * 3 // 4:
             above += 1
         self._keys, self._counts = _empty_table(size)
-        most = np.minimum(counts, np.iinfo(np.uint32).max).astype(np.uint32)
-        self._used = int(move_counts(keys, most, above, self._keys, self._counts))
-
-    def __getstate__(self) -> tuple[int, NDArray[np.uint64], NDArray[np.uint32]]:
-        """Without its empty places."""
-        return self._most_places, *self._table()
-
-    def __setstate__(self, state: tuple[int, NDArray[np.uint64], NDArray[np.uint32]]) -> None:
-        most, keys, counts = state
-        self.__init__(most)  # type: ignore[misc]
-        size = self._keys.size
-        while 2 * keys.size > size and size < most:
-            size *= 2
-        self._keys, self._counts = _empty_table(size)
-        self._used = int(move_counts(keys, counts, 0, self._keys, self._counts))
+        self._used = int(move_counts(keys, counts, above, self._keys, self._counts))
 
     def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
         taken = self._keys != 0
@@ -98,6 +93,13 @@ class HashCounts:
         keys, counts = _empty_table(places)
         self._used = int(move_counts(self._keys, self._counts, above, keys, counts))
         self._keys, self._counts = keys, counts
+
+
+def _counts_of(most_places: int, keys: NDArray[np.uint64], times: NDArray[np.uint32]) -> HashCounts:
+    """Those with these numbers of times, by hash."""
+    counts = HashCounts(most_places)
+    counts._enter(keys, times)
+    return counts
 
 
 def _empty_table(places: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
