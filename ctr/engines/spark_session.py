@@ -53,14 +53,13 @@ def spark_session(master: str | None) -> SparkSession:
     _require_answer(master or "")
     builder = SparkSession.builder.appName("ctr").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR")
-    if master is None and not any(name in os.environ for name in ("MASTER", "SPARK_REMOTE")):
-        master = "local[*]"
-    if master is not None:
+    if master is not None:  # else Spark has it from spark-submit or spark-defaults.conf, or takes all cores
         builder = builder.master(master)
-        if master.startswith("local"):
-            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.enabled", "false")
-            # Executors of this machine run what runs here.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if (master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # Executors of this machine run what runs here.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.ui.enabled", "false")
     with spark_errors(), _quiet():
         session = builder.getOrCreate()
     atexit.register(session.stop)

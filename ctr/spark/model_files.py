@@ -7,7 +7,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 from ctr.model import Model, load_model
 
@@ -22,8 +22,9 @@ def distribute(session: SparkSession, model: Model) -> str:
     name = f"ctr-model-{model.id}"
     sent = _sent.setdefault(session, set())
     if name not in sent:
-        # Stays until Python ends: executors that come later fetch it, too.
+        # Stays as long as the session: executors that come later fetch it, too.
         folder = Path(tempfile.mkdtemp(prefix="ctr-spark-"))
+        finalize(session, shutil.rmtree, folder, ignore_errors=True)
         model.save(folder / name)
         archive = shutil.make_archive(str(folder / f"{name}-files"), "zip", folder / name)
         shutil.rmtree(folder / name)
