@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ctr.engines.opening import open_engine
     from ctr.engines.processes import Processes
     from ctr.engines.spark import SparkEngine
+    from ctr.engines.spark_tasks import leave_out_of_collections
     from ctr.engines.worker_processes import WorkerProcesses
 
 __getattr__ = lazy_package(__name__, __file__)

@@ -145,6 +145,13 @@ def _reason(text: str) -> str:
             "the Python of Spark's executors is another version than this one; set PYSPARK_PYTHON to the"
             " same on all machines."
         )
+    if "InvalidClassException" in text or "All masters are unresponsive" in text:
+        import pyspark
+
+        return (
+            f"the cluster seems to run another version of Spark than PySpark {pyspark.__version__} here;"
+            " install the PySpark of the cluster's version."
+        )
     if "PACKAGE_NOT_INSTALLED" in text:
         return "Spark needs pandas and PyArrow; install them with `pip install 'ctr[spark]'`."
     if match := re.search(r"No module named '([\w.]+)'", text):

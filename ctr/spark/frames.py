@@ -110,7 +110,7 @@ def mapped(
     """What `function` makes of these columns of a DataFrame."""
     import warnings
 
-    from ctr.engines.spark_tasks import leave_out_of_collections
+    from ctr.engines import leave_out_of_collections
 
     def run(batches: Batches) -> Batches:
         yield from function(batches)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ctr.engines.spark_session import spark_errors
+from ctr.errors import EngineError
 from ctr.jit import SOURCE_NAMES
 from tests.spark.clusters import (
     LOCAL,
@@ -139,3 +141,27 @@ def test_a_store_that_executors_do_not_reach(hashed: Path, tmp_path: Path) -> No
     assert (done.code, done.err.count("\n")) == (1, 1), done.err
     assert done.err.startswith("error: no worker is left (")
     assert "cannot be reached" in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "java.io.InvalidClassException: org.apache.spark.rdd.RDD; local class incompatible",
+            "another version of Spark",
+        ),
+        ("SparkException: All masters are unresponsive! Giving up.", "another version of Spark"),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12",
+            "set PYSPARK_PYTHON to the same",
+        ),
+        (
+            "Traceback\nValueError: something\n\n\tat java\nCaused by: x",
+            "Spark could not run the job: ValueError",
+        ),
+    ],
+)
+def test_what_spark_says_becomes_a_line(text: str, said: str) -> None:
+    with pytest.raises(EngineError, match=said) as caught, spark_errors():
+        raise RuntimeError(text)
+    assert "\n" not in str(caught.value)
