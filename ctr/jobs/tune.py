@@ -20,7 +20,7 @@ from ctr.features import (
     open_source,
     spec_of,
 )
-from ctr.features.dataset import read_manifest
+from ctr.features.dataset import manifest_of
 from ctr.features.readers import RowChoice
 from ctr.jobs.training.holdout import open_holdout
 from ctr.jobs.training.setup import open_training, wanted_spec
@@ -202,4 +202,4 @@ def tuned(
 
 def _may_be_scaled(holdout: str | Path) -> bool:
     """Whether a model with scales can be evaluated on it: not if it is a data set without field ids."""
-    return not is_dataset(holdout) or read_manifest(Path(holdout)).fields is not None
+    return not is_dataset(holdout) or manifest_of(holdout).fields is not None

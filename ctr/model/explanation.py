@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import nan
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features import Batch, Chunk, ExampleSource, Slots, is_dataset, open_source, slot_dtype
+from ctr.features import Batch, Chunk, DatasetSource, Slots, is_dataset, open_source, slot_dtype
 from ctr.features.inspect import ShownFeature, show, show_values
-from ctr.features.readable import read_dictionary_bytes
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
 from ctr.weights import BIAS, texts_of, with_names
@@ -93,13 +91,14 @@ def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
 
 
 def _of_hashed(model: Model, path: str, rows: int, values: object) -> list[Explanation]:
-    source: ExampleSource = open_source([path], model.spec, labels="ignored")
+    source = open_source([path], model.spec, labels="ignored")
+    assert isinstance(source, DatasetSource)
     batches: Iterator[Batch | Chunk] = source.batches(rows)
     batch = next(batches, None)
     if batch is None:
         raise DataError(f"{path}: there is no row to explain.")
     slots = batch.slots[batch.indices] if isinstance(batch, Chunk) else batch.slots
-    content = read_dictionary_bytes(Path(path))
+    content = source.dictionary()
     own = None if content is None else pa.ipc.open_file(content).read_all()
     names = with_names(model.names(values), own)
     texts = _texts(names, slots)

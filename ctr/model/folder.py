@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.errors import ModelError, first_problem
-from ctr.features.dataset import read_manifest as read_dataset_manifest
+from ctr.features.dataset import manifest_of
 from ctr.features.inputs import InputFile, file_digests
 from ctr.optimizers import Optimizer, optimizer_from_json
 
@@ -94,7 +94,7 @@ def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
         if isinstance(each, InputFile)
         and (each.chosen_rows is None or each.chosen_rows.count() == each.chosen_rows.rows)
     ]
-    return [*(read_dataset_manifest(Path(folder)).digest for folder in folders), *file_digests(files)]
+    return [*(manifest_of(folder).digest for folder in folders), *file_digests(files)]
 
 
 def seen_rows(manifest: Mapping[str, Any], digests: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ import yaml
 
 from ctr.errors import SettingError, named
 from ctr.features import is_dataset, load_spec
+from ctr.features.dataset import open_folder
 from ctr.features.spec import FeatureSpec, is_shipped, unfitted_fingerprint
 from ctr.outputs import replace_file
 from ctr.settings.setting import Settings
@@ -84,7 +85,7 @@ class SettingsFile:
                 f"{self.path}: names the spec {own}, which is not there; put it back, or name it with "
                 f"{named('spec')}."
             )
-        transform = self._transform(given)
+        transform = self._transform(open_folder(dataset).path if dataset else given)
         if transform == self.spec.transform:
             return spec if dataset else given
         wanted = f"{self.path}: its settings belong to the spec {own} (transform {self.spec.transform[:12]})"

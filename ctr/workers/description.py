@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError, first_problem, named
 from ctr.features import FAIL, SKIP, DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
+from ctr.features.dataset import manifest_of
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Learner, Sampling
@@ -242,7 +243,7 @@ class JobDescription(BaseModel):
 def input_bytes(inputs: Sequence[str | Path | InputFile]) -> int:
     """The size of the input: of its files, or of a data set's shards."""
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
-        return sum(file.stat().st_size for file in Path(folder).glob("shard-*.arrow"))
+        return manifest_of(folder).bytes
     return sum(file.size for file in input_files(inputs))
 
 
@@ -280,5 +281,5 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
 def absolute(inputs: Sequence[str | Path | InputFile]) -> tuple[str, ...]:
     """A data set, or all raw files one by one, as workers that run elsewhere on the machine find them."""
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
-        return (os.path.abspath(folder),)
+        return (str(folder) if is_uri(str(folder)) else os.path.abspath(folder),)
     return tuple(file.location for file in input_files(inputs))

@@ -1,7 +1,8 @@
 """The hashed data set: write, read, shuffle, describe."""
 
 from ctr.features.dataset.describe import describe
-from ctr.features.dataset.manifest import DatasetManifest, is_dataset, read_manifest
+from ctr.features.dataset.folders import is_dataset, manifest_of, open_folder
+from ctr.features.dataset.manifest import DatasetManifest
 from ctr.features.dataset.raw_rows import RowNote, raw_file_entries
 from ctr.features.dataset.shuffle import shuffled
 from ctr.features.dataset.source import DatasetSource

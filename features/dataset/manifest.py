@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ctr.errors import DataError
 from ctr.features.folder import MANIFEST, require_replaceable
-from ctr.features.inputs import InputFile
 from ctr.features.readable import DICTIONARY
 from ctr.features.spec import LEARNT, SPEC
 from ctr.features.windows import WINDOW_FILE
@@ -112,11 +111,14 @@ class DatasetManifest(BaseModel):
         """Of all parts together."""
         return sum(part.bytes for part in self.parts)
 
-    def require_fields(self, folder: Path, why: str) -> tuple[str, ...]:
-        """The names of its fields and crosses. Raises DataError, which says `why`, if they are unknown."""
+    def require_fields(self, name: str, why: str) -> tuple[str, ...]:
+        """The names of its fields and crosses. Raises DataError, which says `why`, if they are unknown.
+
+        `name`: of the data set, as its user knows it.
+        """
         if self.fields is None:
             raise DataError(
-                f"{folder}: {why}, and the data set has no field ids, as earlier versions of ctr wrote none;"
+                f"{name}: {why}, and the data set has no field ids, as earlier versions of ctr wrote none;"
                 " build it again with `ctr features build`, or give the raw files."
             )
         return self.fields
@@ -140,26 +142,22 @@ def require_dataset_or_nothing(folder: Path) -> None:
     require_replaceable(folder, "data set", FORMAT, _OWN_NAME.fullmatch, DataError)
 
 
-def is_dataset(path: str | Path | InputFile) -> bool:
-    """Whether it is a folder of something that ctr wrote, or was to: one with a manifest."""
-    return isinstance(path, str | Path) and Path(path, MANIFEST).exists()
-
-
-def read_manifest(folder: Path) -> DatasetManifest:
-    """The manifest in `folder`.
+def read_manifest(folder: Path, name: str | None = None) -> DatasetManifest:
+    """The manifest in `folder`, whose `name` for users may be another.
 
     Raises DataError when there is none, it is torn, or of another format or version.
     """
+    name = name or str(folder)
     if not folder.is_dir():
         what = "is a file, not the folder of a hashed data set" if folder.exists() else "does not exist"
-        raise DataError(f"{folder}: {what}; `ctr features build` makes one.")
-    path = folder / MANIFEST
+        raise DataError(f"{name}: {what}; `ctr features build` makes one.")
+    path = f"{name}/{MANIFEST}"
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads((folder / MANIFEST).read_bytes())
         kind, version = data["format"], data["format_version"]
     except FileNotFoundError:
         raise DataError(
-            f"{folder}: without {MANIFEST} it is no hashed data set; `ctr features build` makes one."
+            f"{name}: without {MANIFEST} it is no hashed data set; `ctr features build` makes one."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
@@ -167,10 +165,10 @@ def read_manifest(folder: Path) -> DatasetManifest:
             " with `ctr features build`."
         ) from None
     if kind != FORMAT:
-        raise DataError(f"{folder}: is a {kind}, not a hashed data set; `ctr features build` makes one.")
+        raise DataError(f"{name}: is a {kind}, not a hashed data set; `ctr features build` makes one.")
     if version not in _READ_VERSIONS:
         raise DataError(
-            f"{folder}: the data set has format version {version!r}, this program reads 1 and 2; use"
+            f"{name}: the data set has format version {version!r}, this program reads 1 and 2; use"
             " the version of ctr that wrote it, or build it again with `ctr features build`."
         )
     try:
@@ -179,6 +177,14 @@ def read_manifest(folder: Path) -> DatasetManifest:
         raise DataError(
             f"{path}: {_complaint(error)}; build the data set again with `ctr features build`."
         ) from None
+
+
+def torn_part(name: str, part: PartEntry, problem: str) -> DataError:
+    """The error of a part of the data set that its user knows as `name`."""
+    return DataError(
+        f"{name}/{part.name}: torn or changed since it was written: {problem}; build the data set again with"
+        " `ctr features build`."
+    )
 
 
 def _complaint(error: ValidationError) -> str:

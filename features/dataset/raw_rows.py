@@ -80,33 +80,34 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def raw_rows(folder: Path, manifest: DatasetManifest, why: str) -> list[InputFile]:
+def raw_rows(folder: Path, name: str, manifest: DatasetManifest, why: str) -> list[InputFile]:
     """The raw rows of a data set's examples, one for one in its order, as files to open a `RawSource` with.
 
+    `folder` has its files, `name` is what its user knows it as.
     Raises DataError, which says `why` they are needed, when the data set does not know them, or when a file
     is gone or has changed.
     """
     entries = manifest.raw_files
     if manifest.shuffled is not None:
         raise DataError(
-            f"{folder}: {why}, and as the data set was built with --shuffle, its rows cannot be found in the"
+            f"{name}: {why}, and as the data set was built with --shuffle, its rows cannot be found in the"
             " raw files; build it without, or give raw files if the model has no windows."
         )
     if entries is None:
         raise DataError(
-            f"{folder}: {why}, and the data set does not say which raw rows it was built from (an earlier"
+            f"{name}: {why}, and the data set does not say which raw rows it was built from (an earlier"
             " version did not note them, nor does a build from standard input); build it again from files, or"
             " give those if the model has no windows."
         )
-    chosen = _Chosen(folder, manifest)
-    files = [_unchanged(folder, each, why) for each in entries]
+    chosen = _Chosen(folder, name, manifest)
+    files = [_unchanged(name, each, why) for each in entries]
     starts = accumulate((each.rows for each in entries), initial=0)
     for file, each, start in zip(files, entries, starts, strict=False):
-        file.chosen_rows = ChosenRows(each.rows, partial(chosen.of, start), f"the data set {folder}")
+        file.chosen_rows = ChosenRows(each.rows, partial(chosen.of, start), f"the data set {name}")
     return files
 
 
-def _unchanged(folder: Path, entry: RawFileEntry, why: str) -> InputFile:
+def _unchanged(name: str, entry: RawFileEntry, why: str) -> InputFile:
     """A raw file, if it is what it was when the data set was built.
 
     By size and time: the numbers of devices and files are others after a file system was mounted again, or
@@ -117,23 +118,23 @@ def _unchanged(folder: Path, entry: RawFileEntry, why: str) -> InputFile:
         file = input_files([entry.location])[0] if is_uri(entry.location) else LocalFile(Path(entry.location))
         now = file.state
     except DataError as error:
-        raise DataError(f"{folder}: {why}, but {str(error).removesuffix('.')}; {again}") from None
+        raise DataError(f"{name}: {why}, but {str(error).removesuffix('.')}; {again}") from None
     if change := replace(now, size=entry.bytes, modified_ns=entry.modified_ns).change(now):
-        raise DataError(f"{folder}: {why}, but {file}: {change} since the data set was built; {again}")
+        raise DataError(f"{name}: {why}, but {file}: {change} since the data set was built; {again}")
     return file
 
 
 class _Chosen:
     """Which rows of all raw files became examples."""
 
-    def __init__(self, folder: Path, manifest: DatasetManifest) -> None:
+    def __init__(self, folder: Path, name: str, manifest: DatasetManifest) -> None:
         """Raises DataError when the file that says so is torn, or does not fit the manifest."""
         self._batches: pa.ipc.RecordBatchFileReader | None = None
         place, every = folder / RAW_ROWS, sum(each.rows for each in manifest.raw_files or ())
         again = "build the data set again"
         if manifest.raw_rows_sha256 is None:
             if every != manifest.rows:
-                raise DataError(f"{place}: torn or changed since it was written; {again}.")
+                raise DataError(f"{name}/{RAW_ROWS}: torn or changed since it was written; {again}.")
         else:
             content = read_verified(place, manifest.raw_rows_sha256, again)
             self._batches = pa.ipc.open_file(pa.BufferReader(content))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
-from weakref import finalize
+from typing import BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +18,14 @@ from numpy.typing import NDArray
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk, join_chunks, slice_rows
 from ctr.features.dataset.blocks import StoredBlocks
-from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest
+from ctr.features.dataset.folders import open_folder
+from ctr.features.dataset.manifest import DatasetManifest, PartEntry, read_manifest, torn_part
 from ctr.features.dataset.raw_rows import raw_rows
-from ctr.features.inputs import FileState, InputFile
+from ctr.features.inputs import InputFile
 from ctr.features.readable import read_dictionary_bytes
 from ctr.features.readers import BadRows
 from ctr.features.spec import SPEC, FeatureSpec, read_spec_files, spec_of_files
+from ctr.features.threads import in_order
 from ctr.features.windows import Windows, load_windows
 
 
@@ -58,25 +59,29 @@ class DatasetSource:
         batches have field ids; DataError if the data set has none (format 1). `scales`: the batches have the
         values of its spec with these scales, which `spec` is then; this, too, needs field ids.
         """
-        self.path = Path(path)
-        self.manifest: DatasetManifest = read_manifest(self.path)
-        self._folder = self._open_folder()
+        self._folder = open_folder(path)
+        self.name = self._folder.name
+        """As its user knows it: its path, or its URI."""
+        self.path = self._folder.path
+        """A local folder with all of its files, perhaps without parts."""
+        self.manifest: DatasetManifest = read_manifest(self.path, self.name)
         self.spec: FeatureSpec = self._read_spec()
-        self._require_same(read_manifest(self.path) == self.manifest)
+        self._folder.require_same()
         if labels == "required" and not self.manifest.has_labels:
             raise DataError(
-                f"{self.path}: it has no labels; build it from labelled data with `ctr features build`."
+                f"{self.name}: it has no labels; build it from labelled data with `ctr features build`."
             )
         self._with_labels = labels == "required"
         self._with_fields = with_fields
         if with_fields:
-            self.manifest.require_fields(self.path, "the field of each feature is needed")
+            self.manifest.require_fields(self.name, "the field of each feature is needed")
         self._scales: NDArray[np.float32] | None = None
         if scales and (scaled := self.spec.with_scales(scales)).fingerprint != self.spec.fingerprint:
-            names = self.manifest.require_fields(self.path, "its features are to be scaled by field")
+            names = self.manifest.require_fields(self.name, "its features are to be scaled by field")
             self._scales = np.array([1, *(scales.get(name, 1) for name in names)], np.float32)
             self.spec = scaled
-        self._seen = {part.name: self._check_size(part) for part in self.manifest.parts}
+        for part in self.manifest.parts:
+            self._folder.check(part)
         self._unverified = {part.name for part in self.manifest.parts} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
@@ -89,13 +94,13 @@ class DatasetSource:
 
     @property
     def inputs(self) -> Sequence[str | Path]:
-        """Its folder."""
-        return [self.path]
+        """Its path or URI."""
+        return [self.name]
 
     def raw_rows(self, why: str) -> list[InputFile]:
         """The raw rows of its examples, which are needed for the reason `why`: see `dataset/raw_rows`."""
-        raw = raw_rows(self.path, self.manifest, why)
-        self._require_same()
+        raw = raw_rows(self.path, self.name, self.manifest, why)
+        self._folder.require_same()
         return raw
 
     @cached_property
@@ -114,7 +119,7 @@ class DatasetSource:
     def dictionary(self) -> bytes | None:
         """The file of its dictionary of features, if it has one."""
         content = read_dictionary_bytes(self.path)
-        self._require_same()
+        self._folder.require_same()
         return content
 
     @property
@@ -163,25 +168,36 @@ class DatasetSource:
 
     def _blocks(self, start: int, end: int) -> Iterator[tuple[int, Chunk]]:
         """The blocks with rows from `start` to `end`, each with the position of its first row."""
-        size = self.manifest.block_rows
+        size, parts, firsts = self.manifest.block_rows, [], []
         part_first = 0
         for part in self.manifest.parts:
-            part_end = part_first + part.rows
-            if part_first < end and start < part_end:
+            if part_first < end and start < part_first + part.rows:
+                parts.append(part)
+                firsts.append(part_first)
+            part_first += part.rows
+        with closing(self._open(parts)) as files:
+            for part, part_first, file in zip(parts, firsts, files, strict=True):
                 low = max(start - part_first, 0) // size
-                high = -(-(min(end, part_end) - part_first) // size)
-                for number, block in zip(range(low, high), self._read(part, low, high), strict=True):
+                high = -(-(min(end, part_first + part.rows) - part_first) // size)
+                for number, block in zip(range(low, high), self._read(part, file, low, high), strict=True):
                     yield part_first + number * size, block
-            part_first = part_end
 
-    def _read(self, part: PartEntry, low: int, high: int) -> Iterator[Chunk]:
-        """Blocks `low` to `high` (exclusive) of a part."""
-        self._require_same(self._check_size(part) == self._seen[part.name])
-        try:
-            handle = os.open(part.name, os.O_RDONLY, dir_fd=self._folder)
-        except OSError as error:
-            raise self._torn(part, error.strerror or str(error)) from None
-        with open(handle, "rb") as file:
+    def _open(self, parts: Sequence[PartEntry]) -> Generator[BinaryIO]:
+        """The files of these parts; where they have to be fetched, the next while one is read."""
+        if len(self._folder.missing(parts)) < 2:
+            yield from map(self._folder.open, parts)
+            return
+        with closing(in_order(self._fetched, iter(parts), threads=1)) as fetched:
+            yield from map(self._folder.open, fetched)
+
+    def _fetched(self, part: PartEntry) -> PartEntry:
+        """The same, once it is here."""
+        self._folder.open(part).close()
+        return part
+
+    def _read(self, part: PartEntry, file: BinaryIO, low: int, high: int) -> Iterator[Chunk]:
+        """Blocks `low` to `high` (exclusive) of a part, whose file this closes."""
+        with file:
             # Copy-on-write rather than read-only: Numba compiles every kernel anew for read-only arrays.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         self._verify(part, mapped)
@@ -192,7 +208,7 @@ class DatasetSource:
                 block = self._scaled(blocks.read(number, rows))
                 yield block if self._with_labels else replace(block, labels=None)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
-            raise self._torn(part, str(error).splitlines()[0]) from error
+            raise torn_part(self.name, part, str(error).splitlines()[0]) from error
 
     def _scaled(self, block: Chunk) -> Chunk:
         """The block with its values scaled by field, and without field ids that are not wanted."""
@@ -202,10 +218,10 @@ class DatasetSource:
         return scaled if self._with_fields else replace(scaled, fields=None)
 
     def _read_spec(self) -> FeatureSpec:
-        path = self.path / SPEC
+        path = f"{self.name}/{SPEC}"
         again = "build the data set again with `ctr features build`."
         try:
-            spec = spec_of_files(read_spec_files(self.path), str(path))
+            spec = spec_of_files(read_spec_files(self.path), path)
         except SpecError as error:
             raise DataError(f"{error} Restore the file, or {again}") from error
         except OSError as error:
@@ -217,47 +233,9 @@ class DatasetSource:
             )
         return spec
 
-    def _open_folder(self) -> int:
-        try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror}).") from None
-        finalize(self, os.close, handle)
-        return handle
-
-    def _require_same(self, same: bool = True) -> None:
-        """Raise DataError if it is not, or if the folder's name is that of another folder by now."""
-        try:
-            same = same and os.path.samestat(os.stat(self.path), os.stat(self._folder))
-        except OSError:
-            same = False
-        if not same:
-            raise DataError(
-                f"{self.path}: the data set was changed or built again while it was read; start again, and "
-                "give a new build another folder while a job reads this one."
-            )
-
-    def _check_size(self, part: PartEntry) -> FileState:
-        """Raise DataError unless the part has its size; what changes when it is written again."""
-        try:
-            state = FileState.of(os.stat(part.name, dir_fd=self._folder))
-        except OSError as error:
-            self._require_same()
-            raise self._torn(part, error.strerror or str(error)) from None
-        if state.size != part.bytes:
-            self._require_same()
-            raise self._torn(part, f"it has {state.size} bytes, the manifest says {part.bytes}")
-        return state
-
     def _verify(self, part: PartEntry, mapped: mmap.mmap) -> None:
         if part.name not in self._unverified:
             return
         if hashlib.sha256(mapped).hexdigest() != part.sha256:
-            raise self._torn(part, "its SHA-256 is not the manifest's")
+            raise torn_part(self.name, part, "its SHA-256 is not the manifest's")
         self._unverified.discard(part.name)
-
-    def _torn(self, part: PartEntry, problem: str) -> DataError:
-        return DataError(
-            f"{self.path / part.name}: torn or changed since it was written: {problem}; build the data"
-            " set again with `ctr features build`."
-        )

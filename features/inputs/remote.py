@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ _GCS = ("gs://", "gcs://")
 _AHEAD_BYTES = 8 << 20  # 8 MiB: a request's way there and back is little beside its transfer
 _BUFFER_BYTES = 1 << 20  # 1 MiB
 _S = 1_000_000_000  # ns
+_BELIEVED_S = 5
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 60, 5
 
 _GCS_FIRST_S, _GCS_RETRY_S = 5, 60  # how long it tries to list files, and to read them; by default 15 minutes
@@ -96,6 +98,22 @@ def _state(info: Any) -> FileState:
     if not info.is_file:
         raise FileNotFoundError
     return FileState(0, 0, info.size, (info.mtime_ns or 0) // _S * _S)
+
+
+def remote_file(uri: str) -> RemoteFile | None:
+    """The file at `uri`; None: there is none. Raises DataError.
+
+    That there is none is believed for some seconds: a command asks several times.
+    """
+    return _remote_file(uri, int(monotonic() // _BELIEVED_S))
+
+
+@lru_cache(maxsize=4096)
+def _remote_file(uri: str, moment: int) -> RemoteFile | None:
+    filesystem, path = _place_of(uri, first=True)
+    with remote_errors(uri):
+        (info,) = filesystem.get_file_info([path])
+    return RemoteFile(uri, _state(info)) if info.is_file else None
 
 
 def list_remote(uri: str) -> list[RemoteFile]:

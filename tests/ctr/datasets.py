@@ -9,7 +9,7 @@ from ctr.features import DatasetSource
 Row = tuple[float, float, list[int], list[float] | None]
 
 
-def rows_of_dataset(folder: Path) -> list[Row]:
+def rows_of_dataset(folder: str | Path) -> list[Row]:
     """Label, weight, slots and values of every row, in order."""
     rows: list[Row] = []
     for chunk in DatasetSource(folder).chunks():

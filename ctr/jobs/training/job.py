@@ -329,7 +329,7 @@ def _window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:
     """A warning where the windows of a data set started empty."""
     if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
         return []
-    began = f"{source.path}: its windows started empty"
+    began = f"{source.name}: its windows started empty"
     if job.warm_start is None:
         return [f"{began}, so its first rows have little history; build the next day with --windows-from"]
     return [
