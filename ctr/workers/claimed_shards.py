@@ -9,10 +9,10 @@ from itertools import islice
 from queue import SimpleQueue
 from threading import Lock
 
-from ctr.features import Chunk, ExampleSource
+from ctr.features import Chunk, DatasetSource, ExampleSource
 from ctr.features.threads import Prefetch
 from ctr.learn import Sampling, Timings
-from ctr.ps import ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
+from ctr.ps import Affinity, ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
 from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.data_plan import DataPlan
 
@@ -79,6 +79,18 @@ class ShardReader:
         """Read this data shard next."""
         self.unread += 1
         self._given.put(shard)
+
+    def affinity(self) -> Affinity | None:
+        """Which data shards are cheap to read; None: all are, or all cost the same."""
+        source, plan = self._source, self._plan
+        if not isinstance(source, DatasetSource) or (held := source.held_parts()) is None:
+            return None
+        return Affinity(
+            part_of=lambda shard: source.part_of(plan.rows_of(shard)[0]),
+            held=held,
+            shards_in_pass=plan.shards_in_pass,
+            shards_in_part=-(-plan.shards_in_pass // len(source.manifest.parts)),
+        )
 
     def take(self) -> tuple[ClaimedShard, Chunk | None]:
         """The next chunk and its data shard, of those that are `unread`; None at the end of each."""
@@ -179,7 +191,7 @@ class ClaimedShards:
         """Begin the next data shard and have it read; False if there is none now."""
         with self._lock:
             in_work = list(self.by_number)
-        claim = self._board.queue.claim(self._worker, in_work, ahead=ahead)
+        claim = self._board.queue.claim(self._worker, in_work, ahead=ahead, affinity=self._reader.affinity())
         if claim is None:
             return False
         with self._lock:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -86,6 +88,7 @@ class DatasetSource:
         self.bad_rows = BadRows()  # none: the build left them out
         self.blocks_read = 0  # what is mapped is read while it is trained
         self._row_reached = 0
+        self._part_ends = list(accumulate(part.rows for part in self.manifest.parts))
 
     @property
     def has_fields(self) -> bool:
@@ -126,6 +129,17 @@ class DatasetSource:
     def fraction_read(self) -> float:
         """How far into the data set the latest batch reached, 0 to 1."""
         return self._row_reached / self.manifest.rows
+
+    def part_of(self, row: int) -> int:
+        """The number of the part that has this row."""
+        return bisect_right(self._part_ends, row)
+
+    def held_parts(self) -> set[int] | None:
+        """The numbers of the parts that need not be fetched; None if none need be."""
+        missing = self._folder.missing(self.manifest.parts)
+        if not missing:
+            return None
+        return {number for number, part in enumerate(self.manifest.parts) if part.name not in missing}
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
         """The examples from row `start` to row `stop` (exclusive), `rows` at a time; the last may be fewer.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ctr.ps.board.job_record import JobRecord
@@ -18,6 +19,22 @@ from ctr.ps.board.view import (
     progress_of,
 )
 from ctr.ps.wire import Command, Write, pairs
+
+_MOST_SKIPPED = 256
+"""Data shards that may wait, free, for somebody who reads them cheaply: each claim reads them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Which data shards a worker reads cheaply, where a part of the data set has to be fetched to be read."""
+
+    part_of: Callable[[int], int]
+    """The part in which a data shard begins."""
+    held: Collection[int]
+    """The parts that are on the worker's machine."""
+    shards_in_pass: int
+    shards_in_part: int
+    """About as many."""
 
 
 class ShardQueue:
@@ -67,7 +84,14 @@ class ShardQueue:
         )
         return gate, answers[: len(commands)]
 
-    def claim(self, worker: str, claimed: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
+    def claim(
+        self,
+        worker: str,
+        claimed: Collection[int] = (),
+        *,
+        ahead: bool = False,
+        affinity: Affinity | None = None,
+    ) -> Claim | None:
         """The next data shard for a worker that has `claimed` these before; see `choose_shard`.
 
         None if all are in work or finished, if the worker has expired or its lease has run out, and if the
@@ -83,7 +107,9 @@ class ShardQueue:
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
                 return (), None
             owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
-            chosen = choose_shard(me, owners, leases, started, shards, claimed=claimed, ahead=ahead)
+            chosen = choose_shard(
+                me, owners, leases, started, shards, claimed=claimed, ahead=ahead, affinity=affinity
+            )
             if chosen is None:
                 over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
@@ -100,8 +126,9 @@ class ShardQueue:
             ]
             if owner != me:
                 commands.append(("ZREM", key.progress, progress_of(chosen, owner)))
-            if chosen == started:
-                commands.append(("HSET", key.job, "begun", started + 1))
+            if chosen >= started:
+                commands += [("HSET", key.owners, skipped, "") for skipped in range(started, chosen)]
+                commands.append(("HSET", key.job, "begun", chosen + 1))
             return commands, (chosen, pushed)
 
         reads: list[Command] = [
@@ -184,8 +211,9 @@ def choose_shard(
     *,
     claimed: Collection[int] = (),
     ahead: bool = False,
+    affinity: Affinity | None = None,
 ) -> int | None:
-    """The data shard that a live worker claims, which is `started` for the next of the queue; None for none.
+    """The data shard that a live worker claims, `started` or more for one of the queue; None for none.
 
     `owners` has the worker that last claimed each unfinished one of the first `started` data shards, or
     nobody if it was released. It is free if that worker is not `live`. If the worker owns one that it does
@@ -193,9 +221,25 @@ def choose_shard(
 
     A data shard that is claimed `ahead`, while the worker trains another, waits for this worker, however slow
     it is. So it leaves one for each of the other workers, who may be done earlier.
+
+    With `affinity`, a data shard whose part it holds comes first, then one of a part that no other worker has
+    in work. Those of the queue that it passes over are free from then on.
     """
     own = (shard for shard, owner in owners.items() if owner == worker and shard not in claimed)
     free = [shard for shard, owner in owners.items() if owner not in live]
     scarce = ahead and len(free) + shards - started < len(live)
-    following = started if started < shards else None
-    return min(own, default=None if scarce else min(free, default=following))
+    if (mine := min(own, default=None)) is not None or scarce:
+        return mine
+    if affinity is None or started == shards:
+        return min(free, default=started if started < shards else None)
+    most = min(affinity.shards_in_part * len(live), _MOST_SKIPPED)
+    end = (started // affinity.shards_in_pass + 1) * affinity.shards_in_pass
+    following = range(started, min(end, shards, started + 1 + max(most - len(free), 0)))
+    part_of = affinity.part_of
+    of_others = {part_of(shard) for shard, owner in owners.items() if owner in live and owner != worker}
+
+    def cost(shard: int) -> tuple[int, int]:
+        part = part_of(shard)
+        return 0 if part in affinity.held else 2 if part in of_others else 1, shard
+
+    return int(min([*free, *following], key=cost))

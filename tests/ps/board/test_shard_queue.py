@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from itertools import pairwise
 from threading import Event, Thread
@@ -17,7 +17,7 @@ from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
-from ctr.ps.board.shard_queue import ShardQueue, choose_shard
+from ctr.ps.board.shard_queue import Affinity, ShardQueue, choose_shard
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
 from tests.ps.redis_servers import needs_redis
@@ -59,12 +59,35 @@ def test_none_is_left() -> None:
     assert choose_shard(b"a", {2: b"b"}, LIVE, started=3, shards=3) is None
 
 
+def in_parts(shards_in_part: int, held: Collection[int] = (), shards_in_pass: int = 100) -> Affinity:
+    return Affinity(lambda shard: shard // shards_in_part, held, shards_in_pass, shards_in_part)
+
+
+def test_of_a_part_that_it_holds_then_of_one_that_nobody_has_in_work() -> None:
+    assert choose_shard(b"a", {}, LIVE, 0, 100, affinity=in_parts(4)) == 0
+    assert choose_shard(b"b", {0: b"a"}, LIVE, 1, 100, affinity=in_parts(4)) == 4
+    owners = {0: b"a", 4: b"b", **dict.fromkeys((1, 2, 3), b"")}
+    three = (*LIVE, b"c")
+    assert choose_shard(b"a", owners, LIVE, 5, 100, claimed=[0], affinity=in_parts(4, [0])) == 1
+    assert choose_shard(b"b", owners, LIVE, 5, 100, claimed=[4], affinity=in_parts(4, [1])) == 5
+    assert choose_shard(b"c", owners, three, 5, 100, affinity=in_parts(4)) == 8, "two parts are in work"
+    assert choose_shard(b"c", owners, three, 5, 6, affinity=in_parts(4)) == 1, "of what there is"
+    assert choose_shard(b"c", owners, three, 5, 5, affinity=in_parts(4)) == 1
+
+
+def test_it_passes_over_few_and_none_of_the_next_pass() -> None:
+    free = dict.fromkeys(range(8), b"")
+    assert choose_shard(b"a", free, LIVE, 8, 100, affinity=in_parts(4, [3])) == 0, "enough are free"
+    assert choose_shard(b"a", {}, LIVE, 8, 100, affinity=in_parts(4, [3], shards_in_pass=12)) == 8
+    assert choose_shard(b"a", {}, LIVE, 8, 100, affinity=in_parts(4, [3], shards_in_pass=13)) == 12
+
+
 EVENTS = st.tuples(st.sampled_from(["claim", "ahead", "done", "die"]), st.integers(0, 3))
 
 
-@given(st.integers(1, 8), st.lists(EVENTS))
+@given(st.integers(1, 20), st.lists(EVENTS), st.integers(0, 5), st.sets(st.integers(0, 9)))
 def test_each_is_trained_once_and_in_work_with_one_live_worker(
-    shards: int, events: list[tuple[str, int]]
+    shards: int, events: list[tuple[str, int]], shards_in_part: int, held: set[int]
 ) -> None:
     owners: dict[int, bytes] = {}
     in_work: dict[bytes, list[int]] = {}
@@ -90,10 +113,12 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
                 shards,
                 claimed=claimed,
                 ahead=event == "ahead" and bool(claimed),
+                affinity=in_parts(shards_in_part, held, shards_in_pass=7) if shards_in_part else None,
             )
             if shard is not None:
                 assert shard not in done
                 assert all(shard not in others for others in in_work.values())
+                owners |= dict.fromkeys(range(started, shard), b"")
                 started = max(started, shard + 1)
                 owners[shard] = worker
                 claimed.append(shard)
@@ -128,6 +153,19 @@ class TestQueue:
         assert board.queue.done(second, 1)
         assert board.look().finished == 3
         assert board.queue.claim(first) is None
+
+    def test_what_is_passed_over_is_free(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=8)
+        first, second = board.leases.register("a"), board.leases.register("b")
+        assert board.queue.claim(first, affinity=in_parts(4)).shard == 0
+        assert board.queue.claim(second, affinity=in_parts(4)).shard == 4
+        view = board.look()
+        assert (view.started, view.finished) == (5, 0)
+        assert {shard: each.owner for shard, each in view.unfinished.items()} == {
+            0: first, 1: None, 2: None, 3: None, 4: second,
+        }  # fmt: skip
+        assert board.queue.claim(second, [4], affinity=in_parts(4, [1])).shard == 5
+        assert board.queue.claim(board.leases.register("c")).shard == 1
 
     def test_many_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
         """Every data shard goes to one worker, and each worker's come in ascending order."""
