@@ -14,6 +14,7 @@ from ctr.features import BLOCK_ROWS, FeatureSpec, RawSource, fit, load_spec, shu
 from ctr.features.dataset import (
     DatasetDraft,
     DatasetManifest,
+    RemoteOutput,
     RowNote,
     Unfinished,
     dataset_folders,
@@ -42,12 +43,19 @@ _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pa
 class Portion:
     """The rows that become one data set."""
 
+    name: str
+    """Of the data set: its path, or its URI."""
     out: Path
+    """The local folder that it becomes."""
+    remote: RemoteOutput | None
+    """Where it goes from there."""
     choice: RowChoice | None
     source: RawSource
     unfinished: Unfinished
     texts: Dictionary | None = None
     row_note: RowNote = field(default_factory=RowNote)
+    uploaded: set[str] = field(default_factory=set)
+    """The names of parts that are there already."""
 
 
 def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portion]:
@@ -55,6 +63,9 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
 
     `spec`: what `job.spec` names, if that is known.
     """
+    outputs = {name: RemoteOutput(name) for name in job.outs if isinstance(name, str)}
+    for remote in outputs.values():
+        remote.require_replaceable()
     wanted, files = spec or load_spec(job.spec), input_files(job.inputs)
     fitted = _fitted(wanted, files, job)
     resumable = (
@@ -70,11 +81,12 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
             f" which no task of several has; leave {named('engine')} out, so that one process reads them all."
         )
     portions = []
-    for out, choice in job.outs.items():
+    for name, choice in job.outs.items():
+        out = name if isinstance(name, Path) else outputs[name].place
         source = RawSource(
             fitted,
             files,
-            on_bad_rows=job.bad_row_policy(out),
+            on_bad_rows=job.bad_row_policy(name),
             threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
             choice=choice,
             windows=_windows(fitted, job.windows_from),
@@ -82,7 +94,7 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
         )
         of_fit, of_build = (key_of(each, files, BLOCK_ROWS, choice) for each in (wanted, fitted))
         unfinished = Unfinished(out, of_build if resumable else None, fitted, of_fit)
-        portions.append(Portion(out, choice, source, unfinished))
+        portions.append(Portion(str(name), out, outputs.get(str(name)), choice, source, unfinished))
     if job.dictionary is not None:
         last = portions[-1]
         last.texts = Dictionary(fitted, last.source.columns, job.dictionary)
@@ -128,7 +140,7 @@ def build_datasets(
                 with _engine_of(job) as engine:
                     for portion, draft in zip(portions, drafts, strict=True):
                         _write(portion, draft, job.shuffle, engine)
-                return [
+                manifests = [
                     draft.finish(
                         shuffled=job.shuffle,
                         dictionary=portion.texts,
@@ -141,8 +153,12 @@ def build_datasets(
                     )
                     for draft, portion, before in zip(drafts, portions, known, strict=True)
                 ]
+            for portion in portions:
+                if portion.remote is not None:
+                    portion.remote.publish(portion.uploaded)
+            return manifests
     except KeyboardInterrupt:
-        outs = " and ".join(str(portion.out) for portion in portions)
+        outs = " and ".join(portion.name for portion in portions)
         were = f"{outs} {'was' if len(portions) == 1 else 'were'} not written"
         kept = sum(each.unfinished.done.rows for each in portions if each.unfinished.key is not None)
         goes_on = f"; the same command goes on behind {kept:,} rows." if kept else "."
@@ -160,7 +176,8 @@ def _engine_of(job: BuildJob) -> AbstractContextManager[Engine | None]:
 
 def _fitted(wanted: FeatureSpec, files: Sequence[InputFile], job: BuildJob) -> FeatureSpec:
     """The spec with what it has learnt from the rows to train on, perhaps in a build before this one."""
-    for out, choice in job.outs.items():
+    for name, choice in job.outs.items():
+        out = name if isinstance(name, Path) else RemoteOutput(name).place
         if (kept := kept_fit(out, wanted, files, BLOCK_ROWS, choice)) is not None:
             return kept
     *_, choice = job.outs.values()
@@ -193,10 +210,14 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: E
     held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
     what = "hashing" if held_out is None else "hashing the hold-out"
     if engine is not None:
-        from ctr.jobs.split_build import write_splits
+        from ctr.jobs.split_build import upload_splits, write_splits
 
         source.on_left_out = portion.row_note.leave_out
-        write_splits(engine, source, draft, portion.choice, portion.out, what)
+        if portion.remote is None:
+            write_splits(engine, source, draft, portion.choice, portion.out, what)
+        else:
+            folder = portion.remote.folder
+            portion.uploaded = upload_splits(engine, source, draft, portion.choice, folder, what)
         if not draft.done.rows and held_out is not None:
             raise held_out.splits_nothing("no row")
         return

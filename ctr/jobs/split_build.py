@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.errors import DataError, EngineError
+from ctr.errors import DataError
 from ctr.features import BLOCK_ROWS, BadRowPolicy, RawSource, scratch_folder
-from ctr.features.dataset import DatasetDraft, Done
+from ctr.features.dataset import ATTEMPTS, DatasetDraft, Done
+from ctr.features.folder import MANIFEST
 from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
+from ctr.jobs.attempts import Attempts, LocalAttempts, RemoteAttempts
 from ctr.jobs.splits import map_splits, splits_by_file
 
 if TYPE_CHECKING:
     from ctr.engines import Engine
-    from ctr.features.inputs import InputFile
+    from ctr.features.inputs import InputFile, RemoteFolder
     from ctr.features.readers import RowChoice
 
-_MARK, _BAD_ROWS = "mark", "bad-rows"
+_BAD_ROWS = "bad-rows"
 
 
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What all tasks of a build have to know."""
 
-    folder: Path
-    """Beside the data set, on storage that all tasks and the driver share."""
-    mark: str
-    """What a file in it says, which the driver wrote."""
+    attempts: Attempts
+    out: str
+    """The data set's name, for messages."""
     spec: Mapping[str, bytes]
     """The files of the fitted spec."""
     choice: RowChoice | None
@@ -47,10 +51,11 @@ class _Common:
 class _Hashed:
     """What an attempt at a task came to."""
 
-    folder: Path
-    """Where its parts are."""
+    attempt: str
+    """The name of the folder with its parts."""
     done: Done
     met: SplitPass
+    """With the name of the file of bad rows in that folder."""
 
 
 def write_splits(
@@ -62,58 +67,84 @@ def write_splits(
     and what others have written, or still write, never comes near the data set. Raises DataError and
     EngineError.
     """
+    place = out.resolve()
+    with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
+        hashed = _hash_all(engine, source, LocalAttempts.begun(folder), choice, str(place), what)
+        _take_passes(source, hashed, folder)
+        for each in chain.from_iterable(hashed):
+            for old, new in draft.take(each.done).items():
+                os.rename(folder / each.attempt / old, draft.folder / new)
+
+
+def upload_splits(
+    engine: Engine,
+    source: RawSource,
+    draft: DatasetDraft,
+    choice: RowChoice | None,
+    out: RemoteFolder,
+    what: str,
+) -> set[str]:
+    """As `write_splits`, for a data set behind a URI, where its parts are then. Returns their names."""
+    attempts = out / ATTEMPTS / secrets.token_hex(8)
+    try:
+        hashed = _hash_all(engine, source, RemoteAttempts(attempts), choice, out.uri, what)
+        with tempfile.TemporaryDirectory(prefix="ctr-") as folder:
+            bad_rows = [name for name in attempts.names() if name.endswith(f"/{_BAD_ROWS}")]
+            for name in bad_rows:
+                (place := Path(folder, name)).parent.mkdir()
+                place.write_bytes(attempts.read(name))
+            _take_passes(source, hashed, Path(folder))
+        out.remove([MANIFEST])  # of an older data set, whose parts are about to be replaced
+        parts = {
+            f"{each.attempt}/{old}": new
+            for each in chain.from_iterable(hashed)
+            for old, new in draft.take(each.done).items()
+        }
+        out.take(attempts, parts)
+        return set(parts.values())
+    finally:
+        attempts.remove_all()
+
+
+def _hash_all(
+    engine: Engine, source: RawSource, attempts: Attempts, choice: RowChoice | None, out: str, what: str
+) -> list[list[_Hashed]]:
+    """Of each file what its splits came to."""
     by_file = splits_by_file(engine, source.inputs, source.spec)
     splits = [split for of_file in by_file for split in of_file]
-    place = out.resolve()
-    with scratch_folder(place.parent, f".{place.name}.", ".attempts") as folder:
-        common = _Common(
-            folder,
-            secrets.token_hex(8),
-            spec_files(source.spec),
-            choice,
-            source.on_bad_rows,
-            int(source.no_click[0]),
-        )
-        (folder / _MARK).write_text(common.mark)
-        hashed = map_splits(engine, _hash_split, [common] * len(splits), splits, what)
-        passes = iter([each.met for each in hashed])
-        source.take_pass([[next(passes) for _ in of_file] for of_file in by_file])
-        for each in hashed:
-            draft.take(each.folder, each.done)
+    no_click, policy = int(source.no_click[0]), source.on_bad_rows
+    common = _Common(attempts, out, spec_files(source.spec), choice, policy, no_click)
+    hashed = iter(map_splits(engine, _hash_split, [common] * len(splits), splits, what))
+    return [[next(hashed) for _ in of_file] for of_file in by_file]
+
+
+def _take_passes(source: RawSource, hashed: list[list[_Hashed]], folder: Path) -> None:
+    """Have the source know what passes have met; `folder` has the files of bad rows by attempt."""
+
+    def here(each: _Hashed) -> SplitPass:
+        kept = folder / each.attempt / each.met.kept if each.met.kept.name else Path()
+        return replace(each.met, kept=kept)
+
+    source.take_pass([[here(each) for each in of_file] for of_file in hashed])
 
 
 def _hash_split(common: _Common, split: InputFile) -> _Hashed:
     """Hash a split, on whatever machine this is. Raises DataError and EngineError."""
-    _require_shared(common)
     try:
-        return _hash(common, split)
+        with common.attempts.attempt() as folder:
+            return _hash(common, split, folder)
     except OSError as error:
-        raise DataError(f"{common.folder.parent}: the data set could not be written ({error})") from None
+        raise DataError(f"{common.out}: the data set could not be written ({error})") from None
 
 
-def _require_shared(common: _Common) -> None:
-    """Raises EngineError unless this machine sees what the driver writes."""
-    try:
-        is_shared = (common.folder / _MARK).read_text() == common.mark
-    except OSError:
-        is_shared = False
-    if not is_shared:
-        raise EngineError(
-            f"{common.folder.parent}: what the driver writes there is not seen here; give an output folder on"
-            " storage that all machines share"
-        )
-
-
-def _hash(common: _Common, split: InputFile) -> _Hashed:
-    attempt = common.folder / secrets.token_hex(8)
-    attempt.mkdir()
-    kept = attempt / _BAD_ROWS if common.policy.quarantine is not None else None
+def _hash(common: _Common, split: InputFile, folder: Path) -> _Hashed:
+    kept = folder / _BAD_ROWS if common.policy.quarantine is not None else None
     spec, policy = spec_of_files(common.spec, "the feature spec"), BadRowPolicy(common.policy.skip, kept)
     source = RawSource(spec, [split], on_bad_rows=policy, choice=common.choice, with_fields=True)
     source.no_click = np.array([common.no_click], np.int8)
-    notes, draft = _PassNotes(source), DatasetDraft(spec, attempt)
+    notes, draft = _PassNotes(source), DatasetDraft(spec, folder)
     draft.write(source.batches(BLOCK_ROWS))
-    return _Hashed(attempt, draft.done, notes.of_pass())
+    return _Hashed(folder.name, draft.done, notes.of_pass())
 
 
 class _PassNotes:
@@ -135,7 +166,7 @@ class _PassNotes:
             left_out=_joined(self._left_out),
             examples=source.bad_rows.examples,
             reasons=source.reasons,
-            kept=source.on_bad_rows.quarantine or Path(),
+            kept=Path("" if source.on_bad_rows.quarantine is None else _BAD_ROWS),
             no_click=int(source.no_click[0]),
         )
 

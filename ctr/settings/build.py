@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
@@ -17,6 +17,7 @@ from ctr.settings.shared import (
     HoldoutWhere,
     Master,
     MaxBadFraction,
+    Place,
     RawInputs,
     RawSpec,
     chosen_rows,
@@ -33,7 +34,14 @@ class BuildJob(Settings):
 
     inputs: RawInputs
     spec: RawSpec
-    out: Annotated[Path, Setting("The data set is written to this folder.", metavar="DIR")]
+    out: Annotated[
+        Place,
+        Setting(
+            "The data set is written to this folder, or behind this URI, such as s3://bucket/days.hashed.",
+            metavar="DIR",
+            kind=str,
+        ),
+    ]
     holdout_where: Annotated[
         HoldoutWhere,
         Setting(
@@ -43,11 +51,12 @@ class BuildJob(Settings):
         ),
     ] = None
     holdout_out: Annotated[
-        Path | None,
+        Place | None,
         Setting(
             "With {holdout_where}: the rows that are held out are written to this folder, a data "
             "set for `ctr train --holdout` and `ctr evaluate`.",
             metavar="DIR",
+            kind=str | None,
         ),
     ] = None
     shuffle: Annotated[
@@ -73,7 +82,7 @@ class BuildJob(Settings):
     max_bad_fraction: MaxBadFraction = MOST_BAD
 
     @property
-    def outs(self) -> dict[Path, RowChoice | None]:
+    def outs(self) -> dict[Path | str, RowChoice | None]:
         """Which rows go to which folder. What the spec learns and a dictionary are of the last."""
         if self.holdout_where is None or self.holdout_out is None:
             return {self.out: None}
@@ -83,11 +92,12 @@ class BuildJob(Settings):
             self.out: chosen_rows(self.holdout_where, meets=False),
         }
 
-    def bad_row_policy(self, out: Path) -> BadRowPolicy:
-        """What becomes of the bad rows of this data set."""
+    def bad_row_policy(self, out: Path | str) -> BadRowPolicy:
+        """What becomes of the bad rows of this data set; of one behind a URI, in the working folder."""
         from ctr.features import BadRowPolicy
 
-        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(out, ".bad-rows"))
+        place = out if isinstance(out, Path) else Path(PurePosixPath(out).name)
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(place, ".bad-rows"))
 
     @model_validator(mode="after")
     def _suit_engine(self) -> Self:
@@ -121,7 +131,7 @@ class BuildJob(Settings):
                 f"{named('holdout_where')} CONDITION and {named('holdout_out')} DIR belong together; give "
                 "both."
             )
-        one, other = self.out.resolve(), self.holdout_out.resolve()
+        one, other = map(_resolved, (self.out, self.holdout_out))
         if one == other or one in other.parents or other in one.parents:
             raise SettingError(
                 f"{named('out')} {self.out} and {named('holdout_out')} {self.holdout_out}: neither may be, "
@@ -133,3 +143,7 @@ class BuildJob(Settings):
                 "file, and give that."
             )
         return self
+
+
+def _resolved(place: Path | str) -> PurePath:
+    return place.resolve() if isinstance(place, Path) else PurePosixPath(place)

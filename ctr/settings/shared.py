@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ctr.defaults import MOST_POS_WEIGHT, MOST_SECONDS
 from ctr.errors import SettingError, SpecError, StoreError, named
@@ -93,6 +93,15 @@ Master = Annotated[
     ),
 ]
 
+
+def _place(value: object) -> object:
+    from ctr.features import is_uri
+
+    return Path(value) if isinstance(value, str) and not is_uri(value) else value
+
+
+Place = Annotated[Path | str, BeforeValidator(_place)]
+"""Where a data set is written; a str is a URI."""
 
 Lease = Annotated[float | None, Field(ge=0.5, le=MOST_SECONDS)]
 

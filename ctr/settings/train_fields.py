@@ -29,6 +29,7 @@ from ctr.settings.shared import (
     Master,
     MaxBadFraction,
     Method,
+    Place,
     Spec,
     Store,
     click_weight,
@@ -283,11 +284,12 @@ class TrainFields(Settings):
     """None: processes."""
     master: Master = None
     staging: Annotated[
-        Path | None,
+        Place | None,
         _engine(
             "With {engine}: raw files first become a hashed data set in this folder, which all machines "
-            "share. Spark needs one for raw files.",
+            "share, or behind this URI. Spark needs one for raw files.",
             metavar="DIR",
+            kind=str | None,
         ),
     ] = None
     keep_staging: Annotated[

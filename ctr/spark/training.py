@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctr.errors import DataError, named
+from ctr.jobs import remove_staged, staging_place
 from ctr.python_api import train as train_files
 from ctr.settings import TrainJob
 
@@ -45,20 +46,20 @@ def train(
     """
     settings = {**TrainJob.checked(settings), "engine": "spark", "store": store}
     if staging is not None:
-        settings["staging"] = Path(staging)
+        settings["staging"] = TrainJob.value("staging", str(staging), named("staging"))
     if isinstance(data, str | Path | list):
         return train_files(data, spec, **settings)
     if staging is None:
         raise DataError("a DataFrame is written to shared storage before it is trained on: give staging=DIR.")
-    rows = Path(staging) / _ROWS
-    if rows.exists():
-        raise DataError(f"{rows} already exists; train on it, remove it, or give another folder.")
+    rows = staging_place(settings["staging"], _ROWS)
+    # Apache Spark's own client of S3 has another scheme than everybody else's.
+    uri = rows.resolve().as_uri() if isinstance(rows, Path) else re.sub("^s3://", "s3a://", rows)
     try:
-        _ordered(data, order_by).write.parquet(rows.resolve().as_uri())
+        _ordered(data, order_by).write.parquet(uri)
         return train_files(str(rows), spec, **settings)
     finally:
         if not settings.get("keep_staging"):
-            shutil.rmtree(rows, ignore_errors=True)
+            remove_staged(rows)
 
 
 def _ordered(data: DataFrame, columns: Sequence[str]) -> DataFrame:

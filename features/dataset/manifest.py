@@ -139,7 +139,12 @@ class DatasetManifest(BaseModel):
 
 def require_dataset_or_nothing(folder: Path) -> None:
     """Raise DataError if writing a data set to `folder` would delete anything else than a data set."""
-    require_replaceable(folder, "data set", FORMAT, _OWN_NAME.fullmatch, DataError)
+    require_replaceable(folder, "data set", FORMAT, is_own_name, DataError)
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a file of a data set can have this name."""
+    return _OWN_NAME.fullmatch(name) is not None
 
 
 def read_manifest(folder: Path, name: str | None = None) -> DatasetManifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -87,7 +86,9 @@ class DatasetDraft:
         `unfinished` has the parts of an earlier build, and keeps those of this one should it not come to its
         end.
         """
-        self._spec, self._folder, self._unfinished = spec, folder, unfinished
+        self.folder = folder
+        """Where its files are once it is finished."""
+        self._spec, self._unfinished = spec, unfinished
         self._block_rows = block_rows
         self._done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
         self._part: _Part | None = None
@@ -126,15 +127,18 @@ class DatasetDraft:
         """What has been written."""
         return self._done
 
-    def take(self, folder: Path, done: Done) -> None:
-        """Put the parts that another draft has written to `folder` behind those written. Raises OSError."""
-        if not done.rows:
-            return
+    def take(self, done: Done) -> dict[str, str]:
+        """Count the parts that another draft has written behind those written here.
+
+        The caller moves them: returns the names they have here, by those they had there.
+        """
+        names = {}
         for part in done.parts:
-            name = _part_name(len(self._done.parts))
-            os.rename(folder / part.name, self._folder / name)
-            self._done.parts.append(part.model_copy(update={"name": name}))
-        self._done.count(done)
+            names[part.name] = _part_name(len(self._done.parts))
+            self._done.parts.append(part.model_copy(update={"name": names[part.name]}))
+        if done.rows:
+            self._done.count(done)
+        return names
 
     def finish(
         self,
@@ -152,7 +156,7 @@ class DatasetDraft:
         `windows`: what they know after the last row, and `windows_before` how many keys they knew before the
         first. `raw_files`: what all rows come from, and `row_note` which of their rows were left out.
         """
-        done, folder = self._done, self._folder
+        done, folder = self._done, self.folder
         if not done.rows:
             raise DataError("the input has no row, so there is no data set to write: check the input.")
         if self._unfinished is not None:
@@ -193,7 +197,7 @@ class DatasetDraft:
         chunk = localize(batch)
         self._count(chunk)
         if self._part is None:
-            folder = self._folder if self._unfinished is None else self._unfinished.folder
+            folder = self.folder if self._unfinished is None else self._unfinished.folder
             name = _part_name(len(self._done.parts))
             self._part = _Part(folder / name, block_schema(self._spec.bits, self._block_rows))
         self._part.add(chunk)

@@ -79,12 +79,12 @@ class RemoteFile(InputFile):
 
     def seekable(self) -> Any:
         self.require_unchanged()
-        filesystem, path = _place_of(self.location)
+        filesystem, path = place_of(self.location)
         with remote_errors(self.location):
             return filesystem.open_input_file(path)
 
     def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
-        filesystem, path = _place_of(self.location)
+        filesystem, path = place_of(self.location)
         with remote_errors(self.location):
             (info,) = filesystem.get_file_info([path])
             return _state(info)
@@ -110,7 +110,7 @@ def remote_file(uri: str) -> RemoteFile | None:
 
 @lru_cache(maxsize=4096)
 def _remote_file(uri: str, moment: int) -> RemoteFile | None:
-    filesystem, path = _place_of(uri, first=True)
+    filesystem, path = place_of(uri, first=True)
     with remote_errors(uri):
         (info,) = filesystem.get_file_info([path])
     return RemoteFile(uri, _state(info)) if info.is_file else None
@@ -120,7 +120,7 @@ def list_remote(uri: str) -> list[RemoteFile]:
     """The file at `uri`, or every file below the folder that it is. Raises DataError."""
     from pyarrow.fs import FileSelector, FileType
 
-    filesystem, path = _place_of(uri, first=True)
+    filesystem, path = place_of(uri, first=True)
     with remote_errors(uri):
         (info,) = filesystem.get_file_info([path])
         if info.type == FileType.File:
@@ -140,17 +140,17 @@ def list_remote(uri: str) -> list[RemoteFile]:
 
 
 @contextmanager
-def remote_errors(uri: str) -> Iterator[None]:
+def remote_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
     """Errors of `pyarrow.fs` as DataErrors that say what to do."""
     try:
         yield
     except FileNotFoundError as error:
         raise DataError(f"{uri}: there is no such file or folder; check bucket and path.") from error
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{uri}: {_reason(str(error), of_gcs=uri.startswith(_GCS))}.") from error
+        raise DataError(f"{uri}: {_reason(str(error), uri.startswith(_GCS), writing)}.") from error
 
 
-def _reason(text: str, *, of_gcs: bool) -> str:
+def _reason(text: str, of_gcs: bool, writing: bool) -> str:
     """What went wrong and what to do, from the message of a file system."""
     text = re.sub(r" \(Request ID: [^)]*\)| error_info=.*", "", text.splitlines()[0].rstrip("."))
     credentials, where = _S3_CREDENTIALS, "AWS_REGION and AWS_ENDPOINT_URL"
@@ -161,16 +161,17 @@ def _reason(text: str, *, of_gcs: bool) -> str:
     if "NO_SUCH_BUCKET" in text:
         return "there is no such bucket; check its name, AWS_REGION and AWS_ENDPOINT_URL"
     if any(word in text for word in _REFUSED):
+        verb, rights = ("write", "put and delete") if writing else ("read", "get")
         return (
-            f"no permission to read it ({text}); check the credentials, such as {credentials}, and what they"
-            " allow: to list the bucket and get objects"
+            f"no permission to {verb} it ({text}); check the credentials, such as {credentials}, and what"
+            f" they allow: to list the bucket and {rights} objects"
         )
     if any(word in text for word in _UNREACHED):
         return f"the server cannot be reached ({text}); check the network, and {where}"
-    return f"cannot be read ({text})"
+    return f"cannot be {'written' if writing else 'read'} ({text})"
 
 
-def _place_of(uri: str, *, first: bool = False) -> tuple[Any, str]:
+def place_of(uri: str, *, first: bool = False) -> tuple[Any, str]:
     """A file system, and the path in it. `first`: nobody waits long to hear that it is not there."""
     from pyarrow.fs import FileSystem
 

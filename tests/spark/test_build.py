@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ctr.features.dataset import read_manifest
+from ctr.features.dataset import manifest_of
+from ctr.features.inputs import RemoteFolder
 from tests.ctr.datasets import rows_of_dataset
+from tests.features.inputs.s3_server import start_s3
 from tests.spark.clusters import (
     LOCAL,
     LOCAL_CLUSTER,
@@ -29,7 +31,7 @@ pytestmark = needs_spark
 def require_equal(out: Path, hashed: Path) -> None:
     """The same rows, and nothing beside the data set."""
     assert rows_of_dataset(out) == rows_of_dataset(hashed)
-    one, tasks = read_manifest(hashed), read_manifest(out)
+    one, tasks = manifest_of(hashed), manifest_of(out)
     assert one.spec_fingerprint == tasks.spec_fingerprint
     assert sorted(each.name for each in out.parent.iterdir() if each.name.startswith(".")) == []
     assert {each.name for each in out.glob("shard-*")} == {part.name for part in tasks.parts}
@@ -48,6 +50,24 @@ def test_the_data_set_is_that_of_one_process(
     )
     assert done.code == 0, done.err
     require_equal(out, hashed)
+
+
+def test_behind_a_uri(
+    logs: list[Path], hashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = "s3://sets/logs.hashed"
+    monkeypatch.setenv("CTR_CACHE_DIR", str(tmp_path))
+    with start_s3() as server:
+        server.put("sets")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        build = ("features", "build", "--spec", "criteo", *logs, "--engine", "spark", "--master", LOCAL)
+        for _ in range(2):  # the second replaces the first
+            done = run(*build, "--out", out, env=server.environment)
+            assert done.code == 0, done.err
+        assert rows_of_dataset(out) == rows_of_dataset(hashed)
+        names = {"manifest.json", "features.yaml", *(part.name for part in manifest_of(out).parts)}
+        assert RemoteFolder(out).names() == names
 
 
 def test_what_a_spec_learns_is_what_one_process_learns(logs: list[Path], tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def build(job: BuildJob, report: Report) -> None:
     facts, lines = _summary(portions, manifests, perf_counter() - started)
     facts |= {"shuffle": job.shuffle, "warnings": warnings}
     if (texts := portions[-1].texts) is not None:
-        facts["dictionary"], line = _dictionary(texts, job.out)
+        facts["dictionary"], line = _dictionary(texts, portions[-1].name)
         lines.append(line)
     for portion in portions:
         lines += bad_rows_lines(portion.source.bad_rows, portion.source.on_bad_rows.quarantine)
@@ -55,12 +55,13 @@ def _going_on(rows: int) -> None:
     typer.echo(f"going on behind {rows:,} rows that an interrupted build has written", err=True)
 
 
-def _dictionary(texts: Dictionary, out: Path) -> tuple[dict[str, int], str]:
+def _dictionary(texts: Dictionary, out: str) -> tuple[dict[str, int], str]:
     """What is told of it, as JSON and for a person."""
+    from ctr.features import input_files
     from ctr.features.readable import DICTIONARY
 
     known = len(texts.table())
-    facts = {"features": known, "bytes": (out / DICTIONARY).stat().st_size}
+    facts = {"features": known, "bytes": input_files([f"{out}/{DICTIONARY}"])[0].size}
     return facts, f"{DICTIONARY} in it has the texts of the {known:,} most frequent features"
 
 
@@ -78,12 +79,12 @@ def _summary(
         "peak_memory_mb": peak_memory_mb(),
     }
     speed = f"in {seconds:.2f} s ({rows / seconds:,.0f} rows/s)"
-    lines = [f"hashed {some(manifest.rows, 'row')} into {portions[-1].out} {speed}"]
+    lines = [f"hashed {some(manifest.rows, 'row')} into {portions[-1].name} {speed}"]
     if held_out:
         facts["holdout"] = held_out[0]
         lines = [
-            f"hashed {some(manifest.rows, 'row')} into {portions[-1].out}, and {manifests[0].rows:,} that are"
-            f" held out into {portions[0].out}, {speed}"
+            f"hashed {some(manifest.rows, 'row')} into {portions[-1].name}, and {manifests[0].rows:,} that"
+            f" are held out into {portions[0].name}, {speed}"
         ]
     if (windows := source.windows) is not None:
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
@@ -106,7 +107,7 @@ def _facts(portion: Portion, manifest: DatasetManifest) -> dict[str, Any]:
 
 def describe(
     report: Report,
-    dataset: Annotated[Path, typer.Argument(metavar="DIR", help="A hashed data set.", exists=True)],
+    dataset: Annotated[str, typer.Argument(metavar="DIR", help="A hashed data set: its folder or URI.")],
     raw: Annotated[
         list[Path] | None,
         typer.Option(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ctr.errors import DataError, SettingError, named
 from ctr.features import is_dataset
+from ctr.features.inputs import RemoteFolder
 from ctr.jobs.training.setup import wanted_spec
 from ctr.settings import BuildJob, TrainJob
 
@@ -24,19 +25,37 @@ def staged(job: TrainJob) -> Iterator[TrainJob]:
     if job.staging is None or any(map(is_dataset, job.inputs)):
         yield job
         return
-    training, holdout = job.staging / _TRAINING, job.staging / _HOLDOUT
-    for place in (training, holdout):
-        if place.exists():
-            raise DataError(f"{place} already exists; train on it, remove it, or give another folder.")
+    training, holdout = (staging_place(job.staging, name) for name in (_TRAINING, _HOLDOUT))
     try:
         yield _over(job, training, holdout)
     finally:
         if not job.keep_staging:
             for place in (training, holdout):
-                shutil.rmtree(place, ignore_errors=True)
+                remove_staged(place)
 
 
-def _over(job: TrainJob, training: Path, holdout: Path) -> TrainJob:
+def staging_place(staging: Path | str, name: str) -> Path | str:
+    """The place of this name in a staging folder. Raises DataError if something is there."""
+    if isinstance(staging, Path):
+        place: Path | str = staging / name
+        taken = Path(place).exists()
+    else:
+        place = f"{staging.rstrip('/')}/{name}"
+        taken = bool(RemoteFolder(place).names())
+    if taken:
+        raise DataError(f"{place} already exists; train on it, remove it, or give another folder.")
+    return place
+
+
+def remove_staged(place: Path | str) -> None:
+    """Remove what is there, if anything is."""
+    if isinstance(place, Path):
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        RemoteFolder(place).remove_all()
+
+
+def _over(job: TrainJob, training: Path | str, holdout: Path | str) -> TrainJob:
     """The job over the data sets that are built in these places."""
     from ctr.jobs.build import build_datasets, open_portions  # with what other jobs do without
 
@@ -54,7 +73,6 @@ def _over(job: TrainJob, training: Path, holdout: Path) -> TrainJob:
         on_bad_rows=job.on_bad_rows,
         max_bad_fraction=job.max_bad_fraction,
     )
-    training.parent.mkdir(parents=True, exist_ok=True)
     build_datasets(build, open_portions(build, spec), lambda _: None)
     return job.with_values(
         inputs=[training],

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from ctr.features import BLOCK_ROWS, DatasetSource, RawSource, fit, load_spec
-from ctr.features.dataset import Unfinished
-from ctr.features.dataset.manifest import read_manifest
+from ctr.features.dataset import Unfinished, manifest_of
 from ctr.features.dataset.writer import BLOCKS_PER_PART
 from tests.command_line import Cli
 
@@ -90,7 +89,7 @@ def test_each_row_goes_to_one_of_them_and_what_is_learnt_comes_of_the_others_alo
 ) -> None:
     found = build(cli, folder)
     assert (found["examples"], found["holdout"]["examples"]) == (1500, 500)
-    assert found["holdout"]["positives"] == read_manifest(folder / "held").positives
+    assert found["holdout"]["positives"] == manifest_of(folder / "held").positives
     assert "hashed 1,500 rows into" in found["lines"]
     assert "and 500 that are held out into" in found["lines"]
     before, after = (
@@ -154,7 +153,7 @@ def test_windows_look_back_at_all_rows(
     whole = rows_of(folder / "whole")
     assert rows_of(folder / "train") == [row for row, out in zip(whole, held, strict=True) if not out]
     assert rows_of(folder / "held") == [row for row, out in zip(whole, held, strict=True) if out]
-    sums = [read_manifest(folder / name).sha256 for name in ("whole", "train", "held")]
+    sums = [manifest_of(folder / name).sha256 for name in ("whole", "train", "held")]
     assert sums[0] == sums[1] == sums[2] != {}
 
 
@@ -229,11 +228,11 @@ def test_a_build_that_failed_late_goes_on_with_both(cli: Cli, folder: Path) -> N
     assert f"going on behind {3 * part + 100:,} rows" in found["said"]
     assert (found["resumed_behind"], found["holdout"]["resumed_behind"]) == (2 * part, part + 100)
     assert (found["examples"], found["holdout"]["examples"]) == (2 * part + 1, part + 100)
-    manifests = [read_manifest(folder / name) for name in ("train", "held")]
+    manifests = [manifest_of(folder / name) for name in ("train", "held")]
     assert all(each.raw_rows_sha256 is not None for each in manifests)
     again = build(cli, folder, *words)
     assert again["resumed_behind"] == 0
     for name, before in zip(("train", "held"), manifests, strict=True):
-        whole = read_manifest(folder / name)
+        whole = manifest_of(folder / name)
         assert whole.model_copy(update={"created": before.created}) == before
     assert not [name for name in os.listdir(folder) if name.startswith(".")]

@@ -14,7 +14,7 @@ from pyarrow import csv
 import ctr
 from ctr.errors import DataError
 from ctr.features import DatasetSource, RawSource, load_spec
-from ctr.features.dataset.manifest import read_manifest
+from ctr.features.dataset import manifest_of
 from ctr.features.windows import Windows
 from ctr.model import load_model
 from tests.command_line import Cli
@@ -48,7 +48,7 @@ def test_two_days_one_by_one_are_two_days_at_once(cli: Cli, tmp_path: Path, days
     whole = DatasetSource(both).sample(2 * ROWS)
     parts = [DatasetSource(path).sample(ROWS) for path in (first, second)]
     np.testing.assert_array_equal(whole.slots, np.concatenate([part.slots for part in parts]))
-    assert read_manifest(both).sha256 == read_manifest(second).sha256 != read_manifest(first).sha256
+    assert manifest_of(both).sha256 == manifest_of(second).sha256 != manifest_of(first).sha256
     alone = tmp_path / "alone"
     assert cli(*build, days[1], "--out", alone).code == 0
     assert (DatasetSource(alone).sample(ROWS).slots.size, alone) != (parts[1].slots.size, second)
@@ -61,8 +61,8 @@ def test_a_model_carries_its_windows_on(cli: Cli, tmp_path: Path, days: list[Pat
     assert cli("train", first, "--model", model).code == 0
     assert cli(*build, second, "--windows-from", model).code == 0
     assert cli(*build, other, "--windows-from", first).code == 0
-    assert read_manifest(second).sha256 == read_manifest(other).sha256
-    assert read_manifest(second).digest == read_manifest(other).digest
+    assert manifest_of(second).sha256 == manifest_of(other).sha256
+    assert manifest_of(second).digest == manifest_of(other).digest
     assert cli("train", second, "--warm-start", model, "--model", model).code == 0
     assert cli("evaluate", "--model", model, second).code == 0
 
@@ -197,7 +197,7 @@ def test_a_data_set_with_windows_leads_back_to_its_raw_rows(
     where = ("--holdout-where", "os > 20 or click_time >= 2017-11-06T20:00:00", "--holdout-out")
     assert cli(*build, day).code == 0
     assert cli(*build, rest, *where, holdout).code == 0
-    assert read_manifest(day).rows == ROWS == read_manifest(rest).rows + read_manifest(holdout).rows
+    assert manifest_of(day).rows == ROWS == manifest_of(rest).rows + manifest_of(holdout).rows
     assert cli("train", "--spec", spec, days[1], "--model", plain).code == 0
 
     table = csv.read_csv(days[0])
@@ -259,7 +259,7 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     assert not out.exists()
     skipped = cli(*build, days[1], days[0], "--on-bad-rows", "skip", "--max-bad-fraction", 1)
     assert skipped.code == 0
-    assert read_manifest(out).rows == ROWS
+    assert manifest_of(out).rows == ROWS
     raw = cli("train", "--spec", SPEC, days[0], "--model", tmp_path / "model")
     assert raw.code == 2
     assert "its features depend on earlier rows. Build the data set first" in " ".join(raw.err.split())

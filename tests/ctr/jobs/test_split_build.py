@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.features import DatasetSource
-from ctr.features.dataset import read_manifest
+from ctr.features.dataset import manifest_of
 from tests.command_line import Cli
 from tests.ctr.datasets import rows_of_dataset
 
@@ -63,7 +63,7 @@ def test_the_data_set_is_that_of_one_process(
     assert facts["one"] == facts["tasks"]
     for one, tasks in [("one", "tasks"), ("one-out", "tasks-out")]:
         assert rows_of_dataset(tmp_path / one) == rows_of_dataset(tmp_path / tasks)
-        before, after = (read_manifest(tmp_path / name) for name in (one, tasks))
+        before, after = (manifest_of(tmp_path / name) for name in (one, tasks))
         assert before.spec_fingerprint == after.spec_fingerprint
         assert before.raw_files == after.raw_files
     assert (tmp_path / "one.bad-rows").read_bytes() == (tmp_path / "tasks.bad-rows").read_bytes()
