@@ -196,8 +196,10 @@ class TestClocks:
 
             worker = SspWorker(board, sessions_of(job, store, "last", slowly), source_of(job), job)
 
-            def late(asking: str, held: Collection[int] = (), *, ahead: bool = False) -> Claim | None:
-                found = claim(asking, held, ahead=ahead)
+            def late(
+                asking: str, held: Collection[int] = (), *, ahead: bool = False, **options: Any
+            ) -> Claim | None:
+                found = claim(asking, held, ahead=ahead, **options)
                 if found is None and held and not ahead:
                     while any(shard.owner == here for shard in board.look().unfinished.values()):
                         time.sleep(0.01)
