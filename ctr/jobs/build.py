@@ -63,10 +63,13 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
 
     `spec`: what `job.spec` names, if that is known.
     """
+    wanted = spec or load_spec(job.spec)
+    if job.engine is not None and wanted.windows:
+        _require_apart(wanted, job)
     outputs = {name: RemoteOutput(name) for name in job.outs if isinstance(name, str)}
     for remote in outputs.values():
         remote.require_replaceable()
-    wanted, files = spec or load_spec(job.spec), input_files(job.inputs)
+    files = input_files(job.inputs)
     fitted = _fitted(wanted, files, job)
     resumable = (
         job.shuffle is None
@@ -75,11 +78,6 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
         and not fitted.windows
         and job.on_bad_rows == "fail"
     )
-    if job.engine is not None and fitted.windows:
-        raise SettingError(
-            f"{named('engine')} {job.engine}: the spec has windows, whose features depend on all rows before,"
-            f" which no task of several has; leave {named('engine')} out, so that one process reads them all."
-        )
     portions = []
     for name, choice in job.outs.items():
         out = name if isinstance(name, Path) else outputs[name].place
@@ -100,6 +98,24 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
         last.texts = Dictionary(fitted, last.source.columns, job.dictionary)
         last.source.watch = last.texts.add
     return portions
+
+
+def _require_apart(spec: FeatureSpec, job: BuildJob) -> None:
+    """Raises SettingError where tasks of an engine cannot work out the features of the spec's windows."""
+    from ctr.features.windows import needs_totals
+
+    engine = f"{named('engine')} {job.engine}"
+    if (window := needs_totals(spec)) is not None:
+        raise SettingError(
+            f"{engine}: click rates, as of window {window.name!r}, are taken together with that of all rows"
+            f" before, which no task of several has; take `rate` out of its features, or leave"
+            f" {named('engine')} out."
+        )
+    if any(isinstance(out, str) for out in job.outs):
+        raise SettingError(
+            f"{engine}: with windows, tasks exchange files beside the data set; give {named('out')} a folder"
+            " on a file system that all machines mount."
+        )
 
 
 def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:

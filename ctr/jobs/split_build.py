@@ -22,6 +22,7 @@ from ctr.features.folder import MANIFEST
 from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
 from ctr.jobs.attempts import Attempts, LocalAttempts, RemoteAttempts
+from ctr.jobs.split_windows import LookedBack, look_back
 from ctr.jobs.splits import map_splits, splits_by_file
 
 if TYPE_CHECKING:
@@ -114,7 +115,11 @@ def _hash_all(
     splits = [split for of_file in by_file for split in of_file]
     no_click, policy = int(source.no_click[0]), source.on_bad_rows
     common = _Common(attempts, out, spec_files(source.spec), choice, policy, no_click)
-    hashed = iter(map_splits(engine, _hash_split, [common] * len(splits), splits, what))
+    looked_back: Sequence[LookedBack | None] = [None] * len(splits)
+    if source.windows is not None:
+        assert isinstance(attempts, LocalAttempts)
+        looked_back = look_back(engine, source, splits, attempts)
+    hashed = iter(map_splits(engine, _hash_split, [(common, each) for each in looked_back], splits, what))
     return [[next(hashed) for _ in of_file] for of_file in by_file]
 
 
@@ -128,19 +133,23 @@ def _take_passes(source: RawSource, hashed: list[list[_Hashed]], folder: Path) -
     source.take_pass([[here(each) for each in of_file] for of_file in hashed])
 
 
-def _hash_split(common: _Common, split: InputFile) -> _Hashed:
+def _hash_split(task: tuple[_Common, LookedBack | None], split: InputFile) -> _Hashed:
     """Hash a split, on whatever machine this is. Raises DataError and EngineError."""
+    common, looked_back = task
     try:
         with common.attempts.attempt() as folder:
-            return _hash(common, split, folder)
+            return _hash(common, looked_back, split, folder)
     except OSError as error:
         raise DataError(f"{common.out}: the data set could not be written ({error})") from None
 
 
-def _hash(common: _Common, split: InputFile, folder: Path) -> _Hashed:
+def _hash(common: _Common, looked_back: LookedBack | None, split: InputFile, folder: Path) -> _Hashed:
     kept = folder / _BAD_ROWS if common.policy.quarantine is not None else None
     spec, policy = spec_of_files(common.spec, "the feature spec"), BadRowPolicy(common.policy.skip, kept)
-    source = RawSource(spec, [split], on_bad_rows=policy, choice=common.choice, with_fields=True)
+    windows = None if looked_back is None else looked_back.history(spec)
+    source = RawSource(
+        spec, [split], on_bad_rows=policy, choice=common.choice, windows=windows, with_fields=True
+    )
     source.no_click = np.array([common.no_click], np.int8)
     notes, draft = _PassNotes(source), DatasetDraft(spec, folder)
     draft.write(source.batches(BLOCK_ROWS))

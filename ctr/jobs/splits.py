@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from ctr.engines import Engine
@@ -24,13 +25,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class _Task(Generic[Work, Result]):
-    """What one task is to do with its split."""
+    """What one task is to do."""
 
-    function: Callable[[Work, InputFile], Result]
+    function: Callable[[Work], Result]
     work: Work
-    split: InputFile
-    state: FileState
-    """Of the file, as the driver saw it."""
     kernels: str
     """The digest of the driver's."""
 
@@ -55,17 +53,32 @@ def map_splits(
     `function` is one of a module, and may run twice, see `Engine`. Raises the CtrErrors that it raises, with
     the name of the machine, as DataError.
     """
+    work_and_splits = list(zip(work, splits, [split.state for split in splits], strict=True))
+    size = sum(split.size for split in splits)
+    return map_tasks(engine, partial(_with_split, function), work_and_splits, what, size)
+
+
+def map_tasks(
+    engine: Engine, function: Callable[[Work], Result], work: Sequence[Work], what: str, size: int = 0
+) -> list[Result]:
+    """As `map_splits`, for work without splits; `size`: of what is read, in bytes."""
     kernels = kernel_digest()
-    tasks = [
-        _Task(function, each, split, split.state, kernels) for each, split in zip(work, splits, strict=True)
-    ]
+    tasks = [_Task(function, each, kernels) for each in work]
     results = []
-    with progress(what, sum(split.size for split in splits)) as show:
+    with progress(what, size) as show:
         for result in engine.map(_run, tasks, lambda share: show(0, share)):
             if isinstance(result, _Failure):
                 raise DataError(result.message)
             results.append(result)
     return results
+
+
+def _with_split(
+    function: Callable[[Work, InputFile], Result], task: tuple[Work, InputFile, FileState]
+) -> Result:
+    work, split, state = task
+    split.require_same_content(state)
+    return function(work, split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,6 @@ def _run(task: _Task[Work, Result]) -> Result | _Failure:
             raise EngineError(
                 "another version of ctr is installed here than at the driver; install the same one"
             )
-        task.split.require_same_content(task.state)
-        return task.function(task.work, task.split)
+        return task.function(task.work)
     except CtrError as error:
         return _Failure(f"{str(error).removesuffix('.')} (on {socket.gethostname()}).")

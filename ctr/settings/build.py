@@ -107,7 +107,6 @@ class BuildJob(Settings):
         alone = {
             "shuffle": "to put rows in a random order takes all of them",
             "dictionary": "features are counted over all rows",
-            "windows_from": "windows depend on all rows before",
         }
         for name, reason in alone.items():
             if getattr(self, name) is not None:

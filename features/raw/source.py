@@ -30,7 +30,7 @@ from ctr.features.readers import FAIL, BadRowHandler, BadRowPolicy, BadRows, Raw
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, RowStatus
 from ctr.features.threads import Threads, in_order
-from ctr.features.transform import Transform
+from ctr.features.transform import History, Transform
 from ctr.features.windows import Windows
 
 
@@ -62,7 +62,7 @@ class RawSource:
         labels: Labels = "required",
         threads: int = 1,
         choice: RowChoice | None = None,
-        windows: Windows | None = None,
+        windows: History | None = None,
         also: Sequence[str] = (),
         with_fields: bool = False,
     ) -> None:
@@ -86,14 +86,15 @@ class RawSource:
             )
         self.spec = spec
         self.raw = RawFiles(input_files(inputs), spec, labels, choice)
-        self.windows = windows if spec.windows else None
-        self.threads = threads if self.windows is None else 1
+        self._history = windows if spec.windows else None
+        self.windows = windows if isinstance(windows, Windows) and spec.windows else None
+        self.threads = threads if self._history is None else 1
         with_label = labels == "required"
         every = (*also, *self._label_of_windows())
         compiled = partial(Transform, spec, with_label=with_label, with_fields=with_fields, also=every)
         self._transform = compiled()
         # For passes; the other one leaves windows unchanged.
-        self._passing = compiled(history=self.windows, take_in=True)
+        self._passing = compiled(history=self._history, take_in=True)
         self._require_columns(also)
         self._bad = BadRowHandler(on_bad_rows, partial(_explain, self._transform))
         self._file_rows: Sequence[int] | None = None
@@ -107,7 +108,7 @@ class RawSource:
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
-        if self.windows is not None and (start > 0 or self._bad.tried > 0):
+        if self._history is not None and (start > 0 or self._bad.tried > 0):
             raise ValueError("with windows there is one pass, from the first row on")
         self.fraction_read = 0.0
         with self._bad.pass_from(start):
@@ -315,7 +316,7 @@ class RawSource:
     def _label_of_windows(self) -> Sequence[str]:
         """The label's column, for windows of files that have it; no other."""
         label = self.spec.label_column
-        if self.windows is None or label is None:
+        if self._history is None or label is None:
             return ()
         return (label,) if all(label in reader.columns for _, reader in self.raw.readers()) else ()
 

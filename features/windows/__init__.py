@@ -1,5 +1,14 @@
 """Counts, clicks and rates of the earlier rows with the same key, over sliding windows."""
 
+from ctr.features.windows.split import (
+    NotedWindows,
+    WindowNotes,
+    bucket_features,
+    needs_totals,
+    read_copy,
+    take_buckets,
+    write_copy,
+)
 from ctr.features.windows.state import (
     WINDOW_FILE,
     WindowRecords,

@@ -13,17 +13,20 @@ from ctr.features.windows.ring_kernels import (
     LENGTH,
     LOOKED,
     NOW,
+    NOWHERE,
     RING,
     SINCE,
     SLOT,
     START,
     SUMS,
+    TOTALS,
     UNTIL,
     Layout,
     Records,
     Rows,
     left_after,
     quotient,
+    tick,
 )
 from ctr.features.windows.row_kernels import NO_KEY
 from ctr.jit import njit
@@ -200,6 +203,13 @@ def move_on(
             if numbers.with_clicks:
                 parts[row, first + numbers.plane + at] = 0
             at = at - 1 if at > 0 else ring - 1
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def move_totals(layout: Layout, records: Records, time: np.int64) -> None:
+    """As `move_on`, of the record of all keys."""
+    tick(layout, time, records.now)
+    move_on(layout, records.wide, TOTALS, time, records.now.clock, -NOWHERE)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)

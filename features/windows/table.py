@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import PARTS, Window, microseconds
 from ctr.features.text import LOG_CELLS, log_cells
-from ctr.features.windows.record_kernels import keep_later
+from ctr.features.windows.record_kernels import keep_later, move_totals
 from ctr.features.windows.ring_kernels import (
     CLICKS,
     COUNT,
@@ -193,6 +193,14 @@ class WindowTable:
             size *= 2
         self._enter(size)
         self._swept = latest
+
+    def reach(self, latest: int) -> None:
+        """There was a row at this time, whatever its key."""
+        self._sizes[3] = max(int(self._sizes[3]), latest)
+
+    def move_totals(self, time: int) -> None:
+        """Have the record of all keys end at this time, or later."""
+        move_totals(self.layout, self.records, np.int64(time))
 
     def _sweep(self) -> None:
         """Drop the keys that have expired."""

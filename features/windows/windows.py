@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from ctr.features.spec import FeatureSpec, Window
 from ctr.features.text import Cells, RowStatus, Times
 from ctr.features.transform import History, seed_of
 from ctr.features.windows.pass_kernels import add_clicks, look, pass_by
-from ctr.features.windows.row_kernels import NO_KEY, hash_key_part, read_clicks
+from ctr.features.windows.row_kernels import NO_KEY, UNKNOWN, hash_key_part, read_clicks
 from ctr.features.windows.table import WindowTable, layout_of
 
 
@@ -27,6 +27,38 @@ class ServedHistory(History, Protocol):
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
         """Adds clicks on such rows; returns how many count."""
+
+
+class WindowRows(NamedTuple):
+    """What a window reads of rows."""
+
+    keys: NDArray[np.uint64]
+    """uint64[rows]; NO_KEY where a part of it is missing."""
+    times: Times
+    clicks: NDArray[np.int8]
+    """int8[rows]: 1 for a click, 0 for none, UNKNOWN where the label is none of both."""
+
+    @property
+    def counts(self) -> NDArray[np.bool_]:
+        """bool[rows]: those with a time that are sound; they count if they have a key, too."""
+        known: NDArray[np.bool_] = self.clicks != UNKNOWN
+        return self.times.present & known
+
+
+def rows_of_windows(
+    spec: FeatureSpec, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
+) -> Iterator[WindowRows]:
+    """What each window of the spec reads of these rows of `cells`."""
+    # Windows see rows of a source, chosen or not.
+    status = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
+    read, label = Columns(cells, status, rows, columns), spec.label or ""
+    for window in spec.windows:
+        keys, times = _keys(read, window, seed_of(window.name, spec)), _times(read, window)
+        clicks = np.zeros(keys.size, np.int8)
+        if label in columns:
+            column = read[label]
+            read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
+        yield WindowRows(keys, times, clicks)
 
 
 class Windows:
@@ -59,19 +91,15 @@ class Windows:
         row that is earlier than the slack allows has `RowStatus.LATE` as its problem.
         """
         features: list[Buckets] = []
-        # Windows see rows of a source, chosen or not.
-        status = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
-        read, label = Columns(cells, status, rows, columns), self.spec.label or ""
+        read = rows_of_windows(self.spec, cells, status, columns, rows)
         with self._lock:
-            for window, table, seed in zip(self.spec.windows, self.tables, self._seeds, strict=True):
-                keys, times = _keys(read, window, seed), _times(read, window)
+            for window, table, (keys, times, clicks) in zip(
+                self.spec.windows, self.tables, read, strict=True
+            ):
                 buckets = np.zeros((len(window.fields), keys.size), np.uint64)
                 present = np.zeros(buckets.shape, np.bool_)
                 if take_in:
-                    clicks, late = np.zeros(keys.size, np.int8), np.zeros(keys.size, np.bool_)
-                    if label in columns:
-                        column = read[label]
-                        read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
+                    late = np.zeros(keys.size, np.bool_)
                     pass_by(
                         table.layout, table.ready(keys.size), keys, times.values, times.present, clicks,
                         buckets, present, late,

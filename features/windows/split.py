@@ -1,0 +1,255 @@
+"""Windows of rows that several tasks read: what each notes of its rows, and the features of keys apart.
+
+In three steps, a task for each split, one for each bucket of keys, and again one for each split:
+
+1. `WindowNotes` keeps key, time and click of the rows of a split, the latest time before each.
+2. `bucket_features` goes through the rows of some keys, in order, as `Windows` does with those of all keys.
+3. `NotedWindows` gives the rows of a split what came of that.
+
+What a row's features depend on beyond its own key is known in none of these steps: see `needs_totals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from ctr.features.columns import Buckets
+from ctr.features.spec import FeatureSpec, Window
+from ctr.features.text import Cells, RowStatus
+from ctr.features.windows.pass_kernels import pass_by
+from ctr.features.windows.ring_kernels import Layout
+from ctr.features.windows.row_kernels import NO_KEY
+from ctr.features.windows.table import WindowTable, layout_of
+from ctr.features.windows.windows import Windows, rows_of_windows
+
+_BEFORE = -(1 << 61)
+"""The latest time before there was a row, as of `WindowTable.end`."""
+
+
+def needs_totals(spec: FeatureSpec) -> Window | None:
+    """A window whose features depend on rows of all keys: one with click rates, see `Window.strength`."""
+    return next((window for window in spec.windows if "rate" in window.features), None)
+
+
+class WindowNotes:
+    """A `History` that notes rows and gives them no features."""
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._spec = spec
+        self._notes: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in spec.windows]
+        self.rows = 0
+        """How many there were, good or bad."""
+        self.latest = [_BEFORE] * len(spec.windows)
+        """By window, the latest time of a row that counts."""
+
+    def buckets(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Buckets]:
+        features = []
+        for k, each in enumerate(rows_of_windows(self._spec, cells, status, columns, rows)):
+            before = latest_before(each.times.values, each.counts, self.latest[k])
+            self.latest[k] = int(before[-1])
+            noted = np.flatnonzero(each.counts & (each.keys != NO_KEY))
+            arrays = each.keys, each.times.values, each.clicks, before[:-1]
+            self._notes[k].append((noted + self.rows, *(array[noted] for array in arrays)))
+            size = each.keys.size
+            nothing = Buckets(np.zeros(size, np.uint64), np.zeros(size, np.bool_), each.times.problem)
+            features += [nothing] * len(self._spec.windows[k].fields)
+        self.rows += size
+        return features
+
+    def write(self, path: Path, buckets: int) -> None:
+        """Write the notes by bucket of keys, in the order of rows. Raises OSError."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for k, notes in enumerate(self._notes):
+            none = (np.empty(0, kind) for kind in (np.int64, np.uint64, np.int64, np.int8, np.int64))
+            rows, keys, times, clicks, before = map(np.concatenate, zip(tuple(none), *notes, strict=True))
+            of_keys = (keys % np.uint64(buckets)).astype(np.int64)
+            order = np.argsort(of_keys, kind="stable")
+            arrays[f"{k}.starts"] = np.searchsorted(of_keys[order], np.arange(buckets + 1))
+            for name, array in zip(_NOTED, (rows, keys, times, clicks, before), strict=True):
+                arrays[f"{k}.{name}"] = array[order]
+        save_file(arrays, path)
+
+
+_NOTED = ("rows", "keys", "times", "clicks", "before")
+
+
+def latest_before(times: NDArray[np.int64], counts: NDArray[np.bool_], latest: int) -> NDArray[np.int64]:
+    """int64[n + 1]: before each row, and after the last, the latest time of those that count; `latest` before
+    the first."""
+    seen = np.concatenate([np.array([latest]), np.where(counts, times, latest)])
+    return np.maximum.accumulate(seen)
+
+
+def bucket_features(
+    windows: Windows,
+    notes: Sequence[Path],
+    bucket: int,
+    buckets: int,
+    latest: Sequence[Sequence[int]],
+    out: Path,
+) -> None:
+    """Write what the rows of a bucket of keys get, and what the windows know of these keys after the last.
+
+    `windows`: what they know before the first row, of all keys; it is changed. `notes`: the files of the
+    splits, in their order; `latest[s][k]`: before split `s`, the latest time of a row that counts in window
+    `k`, and behind the last split, that of all. Raises OSError.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for k, (window, whole) in enumerate(zip(windows.spec.windows, windows.tables, strict=True)):
+        table = _of_bucket(whole, bucket, buckets)
+        rows, words, present, starts = [], [], [], [0]
+        for path, before_split in zip(notes, latest, strict=False):
+            noted = _slices(path, k, bucket)
+            before = np.maximum(noted["before"], before_split[k])
+            kept = noted["times"] >= before - table.layout.numbers.slack
+            keys, times, clicks = (noted[name][kept] for name in ("keys", "times", "clicks"))
+            shape = (len(window.fields), keys.size)
+            buckets_of_rows, has_bucket = np.zeros(shape, np.uint64), np.zeros(shape, np.bool_)
+            pass_by(
+                table.layout, table.ready(keys.size), keys, times, np.ones(keys.size, np.bool_), clicks,
+                buckets_of_rows, has_bucket, np.zeros(keys.size, np.bool_),
+            )  # fmt: skip
+            rows.append(noted["rows"][kept])
+            words.append(buckets_of_rows.T)
+            present.append(has_bucket.T)
+            starts.append(starts[-1] + keys.size)
+        table.reach(latest[-1][k])
+        arrays |= {f"{k}.known.{name}": array for name, array in table.arrays().items()}
+        arrays |= {
+            f"{k}.starts": np.array(starts),
+            f"{k}.rows": np.concatenate(rows),
+            f"{k}.words": np.ascontiguousarray(np.concatenate(words)),
+            f"{k}.present": np.ascontiguousarray(np.concatenate(present)),
+        }
+    save_file(arrays, out)
+
+
+def _of_bucket(whole: WindowTable, bucket: int, buckets: int) -> WindowTable:
+    """A table with the keys of a bucket; the totals are in that of the first."""
+    arrays, table = whole.arrays(), WindowTable(whole.layout)
+    empty = table.arrays()
+    for size, first in (("narrow", 0), ("wide", 1)):
+        mine = arrays[f"{size}.keys"] % np.uint64(buckets) == bucket
+        mine[:first] = bucket == 0
+        for name in (name for name in arrays if name.startswith(f"{size}.")):
+            begin = empty[name][: 0 if bucket == 0 else first]
+            arrays[name] = np.concatenate([begin, arrays[name][mine]])
+    table.restore(arrays)
+    return table
+
+
+def write_copy(windows: Windows, path: Path) -> None:
+    """Write what windows know, for `read_copy`. Raises OSError."""
+    arrays = [windows.arrays(k) for k in range(len(windows.tables))]
+    save_file({f"{k}.{name}": array for k in range(len(arrays)) for name, array in arrays[k].items()}, path)
+
+
+def read_copy(windows: Windows, path: Path) -> None:
+    """Have windows of the same spec know what is in such a file."""
+    content = load_file(path)
+    for k in range(len(windows.tables)):
+        prefix = f"{k}."
+        arrays = content.items()
+        windows.restore(
+            k, {name.removeprefix(prefix): each for name, each in arrays if name.startswith(prefix)}
+        )
+
+
+def take_buckets(windows: Windows, files: Sequence[Path]) -> None:
+    """Have windows know what is known of the keys of all buckets."""
+    for k, window in enumerate(windows.spec.windows):
+        known = []
+        for path in files:
+            with safe_open(path, "numpy") as file:
+                names = file.keys()
+                mine = (name for name in names if name.startswith(f"{k}.known."))
+                known.append({name.removeprefix(f"{k}.known."): file.get_tensor(name) for name in mine})
+        windows.restore(k, _joined(layout_of(window), known))
+
+
+def _joined(layout: Layout, known: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """The arrays of a table with the keys of all these."""
+    time = max(int(arrays["wide.last"][0]) for arrays in known)
+    totals = []
+    for arrays in known:
+        table = WindowTable(layout)
+        none = {name: array[: name.startswith("wide")] for name, array in arrays.items() if name != "latest"}
+        table.restore({**none, "latest": arrays["latest"]})
+        table.move_totals(time)
+        totals.append(table.arrays())
+    joined = {"latest": known[0]["latest"]}
+    for size, first in (("narrow", 0), ("wide", 1)):
+        keys = np.concatenate([arrays[f"{size}.keys"][first:] for arrays in known])
+        order = np.argsort(keys)
+        for name in (name for name in known[0] if name.startswith(f"{size}.")):
+            array = np.concatenate([arrays[name][first:] for arrays in known])[order]
+            total = totals[0][name][:first]
+            if name not in (f"{size}.keys", f"{size}.last"):
+                total = np.sum([each[name][:first] for each in totals], axis=0, dtype=array.dtype)
+            joined[name] = np.concatenate([total, array])
+    return joined
+
+
+class NotedWindows:
+    """A `History` of the rows of one split, by what `bucket_features` has written."""
+
+    def __init__(
+        self, spec: FeatureSpec, files: Sequence[Path], split: int, rows: int, latest: Sequence[int]
+    ) -> None:
+        """`files`: those of all buckets. Split number `split` has so many rows; `latest`: by window, the
+        latest time of a row before it that counts.
+        """
+        self._spec = spec
+        self._layouts = [layout_of(window) for window in spec.windows]
+        self._latest = list(latest)
+        self._row = 0
+        self._words = [np.zeros((rows, len(window.fields)), np.uint64) for window in spec.windows]
+        self._present = [np.zeros(words.shape, np.bool_) for words in self._words]
+        for path in files:
+            for k in range(len(spec.windows)):
+                of_bucket = _slices(path, k, split)
+                self._words[k][of_bucket["rows"]] = of_bucket["words"]
+                self._present[k][of_bucket["rows"]] = of_bucket["present"]
+
+    def buckets(
+        self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
+    ) -> list[Buckets]:
+        features = []
+        for k, each in enumerate(rows_of_windows(self._spec, cells, status, columns, rows)):
+            before = latest_before(each.times.values, each.counts, self._latest[k])
+            self._latest[k] = int(before[-1])
+            late = each.counts & (each.times.values < before[:-1] - self._layouts[k].numbers.slack)
+            problem = np.where(late, np.uint8(RowStatus.LATE), each.times.problem)
+            mine = slice(self._row, self._row + each.keys.size)
+            words, present = self._words[k][mine].T, self._present[k][mine].T
+            features += [Buckets(*of_field, problem) for of_field in zip(words, present, strict=True)]
+        self._row += each.keys.size
+        return features
+
+
+_TYPES = {"U64": np.uint64, "I64": np.int64, "I8": np.int8, "BOOL": np.bool_}
+
+
+def _slices(path: Path, k: int, number: int) -> dict[str, NDArray[Any]]:
+    """Of the arrays of window `k` in a file, what belongs to this bucket or split."""
+    prefix, slices = f"{k}.", {}
+    with safe_open(path, "numpy") as file:
+        first, last = file.get_slice(f"{k}.starts")[number : number + 2].tolist()
+        names = file.keys()
+        for name in names:
+            if not name.startswith(prefix) or name == f"{k}.starts" or ".known." in name:
+                continue
+            whole = file.get_slice(name)
+            # It takes no slice without elements.
+            empty = np.empty((0, *whole.get_shape()[1:]), _TYPES[whole.get_dtype()])
+            slices[name.removeprefix(prefix)] = whole[first:last] if first < last else empty
+    return slices
