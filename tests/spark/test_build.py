@@ -12,6 +12,8 @@ import pytest
 from ctr.features.dataset import manifest_of
 from ctr.features.inputs import RemoteFolder
 from tests.ctr.datasets import rows_of_dataset
+from tests.ctr.jobs.test_split_windows import SPEC as WINDOWS
+from tests.ctr.jobs.test_split_windows import write_log as write_windowed_log
 from tests.features.inputs.s3_server import start_s3
 from tests.spark.clusters import (
     LOCAL,
@@ -68,6 +70,19 @@ def test_behind_a_uri(
         assert rows_of_dataset(out) == rows_of_dataset(hashed)
         names = {"manifest.json", "features.yaml", *(part.name for part in manifest_of(out).parts)}
         assert RemoteFolder(out).names() == names
+
+
+def test_windows(tmp_path: Path) -> None:
+    spec, logs = tmp_path / "spec.yaml", [tmp_path / "1.csv", tmp_path / "2.csv"]
+    spec.write_text(WINDOWS)
+    for number, path in enumerate(logs):
+        write_windowed_log(path, 900, number, 1_700_000_000 + 360 * number)
+    skip = ("--on-bad-rows", "skip", "--max-bad-fraction", 0.5)
+    for name, words in {"one": (), "tasks": ("--engine", "spark", "--master", LOCAL)}.items():
+        out = tmp_path / name / "hashed"
+        done = run("features", "build", "--spec", spec, *logs, "--out", out, *skip, *words)
+        assert done.code == 0, done.err
+    require_equal(tmp_path / "tasks/hashed", tmp_path / "one/hashed")
 
 
 def test_what_a_spec_learns_is_what_one_process_learns(logs: list[Path], tmp_path: Path) -> None:
