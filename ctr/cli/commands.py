@@ -41,6 +41,13 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
         "suggest": "suggesting",
     },
     "model": {"info": "info", "top": "weights", "diff": "diff", "export": "weights"},
+    "models": {
+        "list": "listing",
+        "publish": "changing",
+        "label": "changing",
+        "rollback": "changing",
+        "remove": "changing",
+    },
     "ps": {"plan": "plan", "check": "check", "status": "status", "export": "export", "drop": "drop"},
     "synth": "synthesis",
     "train": "train",
@@ -59,6 +66,7 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
 _GROUPS = {
     "features": "Hash raw logs into data sets, and describe them.",
     "model": "Look into trained models: info, top, diff, export.",
+    "models": "Keep versions of models, and label what is served: list, publish, label, rollback, remove.",
     "ps": "Manage models in Redis: plan, check, status, export, drop.",
 }
 

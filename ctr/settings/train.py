@@ -141,6 +141,8 @@ class TrainJob(TrainFields):
             raise SettingError(
                 f"{named('calibrate')} is fitted on a hold-out: give one of {one}, {other} and {last}."
             )
+        if self.publish is not None and not self.saved:
+            raise SettingError(f"{named('publish')} needs the folder of the model: give {named('model')}.")
         if self.on_bad_rows == "quarantine" and not self.saved:
             raise SettingError(
                 f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the model: give "

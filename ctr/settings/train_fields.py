@@ -58,6 +58,14 @@ class TrainFields(Settings):
     model: Annotated[
         Path, Setting("Folder for the trained model; a model that is there is replaced.", metavar="DIR")
     ]
+    publish: Annotated[
+        str | None,
+        Setting(
+            "Also add the finished model to this registry, a folder or a URI, and have labels point to it, "
+            "such as models@stable: see `ctr models`.",
+            metavar="DIR[@LABEL]",
+        ),
+    ] = None
     spec: Spec = None
     settings: Annotated[
         Path | None,

@@ -1,5 +1,6 @@
 """The hashed data set: write, read, shuffle, describe."""
 
+from ctr.features.dataset.cache import cache_folder
 from ctr.features.dataset.describe import describe
 from ctr.features.dataset.folders import is_dataset, manifest_of, open_folder
 from ctr.features.dataset.manifest import DatasetManifest

@@ -34,6 +34,12 @@ class RemoteFolder:
             below = filesystem.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
             return {info.path[len(path) :].lstrip("/") for info in below if info.type == FileType.File}
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        filesystem, path = place_of(f"{self.uri}/{name}")
+        with remote_errors(f"{self.uri}/{name}"):
+            return bool(filesystem.get_file_info([path])[0].is_file)
+
     def read(self, name: str) -> bytes:
         """The content of a file."""
         filesystem, path = place_of(f"{self.uri}/{name}")

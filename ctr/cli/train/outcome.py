@@ -123,6 +123,8 @@ def _saved_lines(outcome: TrainOutcome) -> list[str]:
         f"model {outcome.model.id} is in {outcome.saved_to}: "
         f"{outcome.model.linear.weights.size:,} non-zero weights"
     ]
+    if outcome.published:
+        lines.append(f"published in {outcome.job.publish}")
     if outcome.best_pass is not None:
         lines.append(f"early stopping: it is that of pass {outcome.best_pass}, the best on the hold-out")
     if outcome.stopped:

@@ -82,6 +82,10 @@ def run(
             left_in_store = empty_store(trained.store, remains)
         _raise_failure(calibration, evaluation, saved_to if job.saved else None, left_in_store)
         warnings = _warnings(setup, trained, model, evaluation)
+        stopped = trained.result.interrupted or (setup.holdout is not None and evaluation.holdout is None)
+        published = job.publish is not None and not stopped
+        if published:
+            _publish(str(job.publish), saved_to)
     return TrainOutcome(
         job=job,
         result=trained.result,
@@ -94,7 +98,8 @@ def run(
         bad_rows=_bad_rows(setup, cluster),
         warnings=warnings,
         holdout_bad_rows=None if setup.holdout is None else setup.holdout.source.bad_rows,
-        stopped=trained.result.interrupted or (setup.holdout is not None and evaluation.holdout is None),
+        stopped=stopped,
+        published=published,
         distributed=cluster,
         left_in_store=left_in_store,
         best_pass=passes.best_pass,
@@ -301,6 +306,19 @@ def _raise_failure(
         f"{failure} The model was trained and is in {saved_to}; only its {failed} failed."
         + (f" {left_in_store}" if left_in_store else "")
     ) from failure
+
+
+def _publish(place: str, model: Path) -> None:
+    """Add the model to a registry. Raises ModelError and DataError, which say where the model is."""
+    from ctr.registry import Registry, parse_place
+
+    registry, labels = parse_place(place)
+    try:
+        Registry(registry).publish(model, labels)
+    except CtrError as error:
+        raise type(error)(
+            f"{error} The model was trained and is in {model}; `ctr models publish {model}` tries again."
+        ) from error
 
 
 def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:

@@ -54,6 +54,8 @@ class TrainOutcome:
     """Why Redis still holds the parameters, if it does."""
     best_pass: int | None = None
     """With early stopping: the pass of this run, from 1, whose model was kept."""
+    published: bool = False
+    """Whether the model is a version of the registry that the job names."""
 
     @property
     def progressive_lag_chunks(self) -> int | None:
@@ -136,6 +138,7 @@ class TrainOutcome:
             "interrupted": self.stopped,
             "model": self.model.id,
             "saved_to": printable(self.saved_to),
+            "published": self.job.publish if self.published else None,
             "left_in_store": self.left_in_store,
         }
 
@@ -212,6 +215,11 @@ def require_places(job: TrainJob) -> None:
         require_model_or_nothing(place)
         require_writable(place)
         remove_drafts(place)
+    if job.publish is not None:
+        from ctr.registry import Registry, parse_place
+
+        registry, _ = parse_place(job.publish)
+        Registry(registry).labels()  # which says if it cannot be read
     if job.checkpoint is not None:
         from ctr.checkpoint import require_checkpoint_or_nothing
 

@@ -1,0 +1,1 @@
+"""`ctr models`: the versions of a registry."""

@@ -1,0 +1,227 @@
+"""`Registry`: versions of models, and the labels by which servers find them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ctr.errors import ModelError, first_problem
+from ctr.model import Model, load_model
+from ctr.registry.storage import storage_of
+
+_LABELS = "labels.json"
+_MANIFEST = "manifest.json"
+_STATE = "state.safetensors"  # which only training needs
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_VERSION = re.compile(r"[0-9a-f]{6,64}")
+_BEFORE = 100
+_FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
+_Id = Annotated[str, Field(pattern=f"^{_VERSION.pattern}$")]
+
+
+class LabelEntry(BaseModel):
+    """Where a label points to."""
+
+    model_config = _FROZEN
+
+    version: _Id
+    since: str
+    """UTC, ISO 8601."""
+    before: list[_Id] = []
+    """Where it pointed to before, the latest first."""
+
+
+class _Labels(BaseModel):
+    """The content of `labels.json`."""
+
+    model_config = _FROZEN
+
+    format: str = "ctr model registry"
+    format_version: Annotated[int, Field(ge=1, le=1)] = 1
+    labels: dict[str, LabelEntry] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a registry."""
+
+    id: str
+    manifest: dict[str, Any]
+    labels: tuple[str, ...]
+
+    @property
+    def created(self) -> str:
+        """UTC, ISO 8601."""
+        return str(self.manifest.get("created", ""))
+
+
+class Registry:
+    """A folder, or one behind a URI, in which nothing but labels ever changes.
+
+        versions/<model id>/    a model folder
+        labels.json             which version each label points to, and pointed to before
+
+    A version is there as a whole or not at all, and `labels.json` is replaced as a whole. Raises ModelError
+    for what is not there or not as it was written, and DataError as file systems behind URIs do.
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self.place = str(place)
+        self._storage = storage_of(self.place, _MANIFEST)
+
+    def labels(self) -> dict[str, LabelEntry]:
+        """All labels by name."""
+        content = self._storage.read(_LABELS)
+        if content is None:
+            return {}
+        try:
+            return _Labels.model_validate_json(content).labels
+        except ValidationError as error:
+            where, problem = first_problem(error)
+            raise ModelError(
+                f"{self.place}/{_LABELS}: is not what ctr writes there ({where}: {problem}); restore it, or"
+                " remove it and label the versions again."
+            ) from None
+
+    def versions(self) -> list[Version]:
+        """All versions, the latest first."""
+        labels = self.labels()
+        found = []
+        for version, content in self._storage.versions().items():
+            mine = tuple(sorted(name for name, entry in labels.items() if entry.version == version))
+            try:
+                found.append(Version(version, orjson.loads(content), mine))
+            except orjson.JSONDecodeError:
+                raise ModelError(
+                    f"{self.place}: the {_MANIFEST} of version {version} is torn; remove that version."
+                ) from None
+        return sorted(found, key=lambda each: (each.created, each.id), reverse=True)
+
+    def publish(self, model: Path, labels: Sequence[str] = ()) -> str:
+        """Add the model in a folder, and have these labels point to it; returns its id.
+
+        A version that is there already stays as it is.
+        """
+        for label in labels:
+            _require_label(label)
+        loaded = load_model(model)  # which verifies what serving reads
+        files = [*map(str, loaded.manifest["sha256"]), _MANIFEST]
+        with self._storage.locked():
+            if loaded.id not in self._storage.versions():
+                self._storage.add(loaded.id, model, files)
+        for label in labels:
+            self.label(label, loaded.id)
+        return loaded.id
+
+    def label(self, label: str, version: str) -> None:
+        """Have a label point to a version."""
+        _require_label(label)
+        version = self.find(version)
+
+        def point(entry: LabelEntry | None) -> LabelEntry:
+            if entry is not None and entry.version == version:
+                return entry
+            before = [] if entry is None else [entry.version, *entry.before]
+            return LabelEntry(version=version, since=_now(), before=before[:_BEFORE])
+
+        self._change(label, point)
+
+    def rollback(self, label: str) -> str:
+        """Have a label point to where it pointed to before; returns that version."""
+        there = set(self._storage.versions())
+
+        def back(entry: LabelEntry | None) -> LabelEntry:
+            if entry is None:
+                raise self._no_label(label)
+            while_there = [k for k, version in enumerate(entry.before) if version in there]
+            if not while_there:
+                raise ModelError(
+                    f"{self.place}: label {label} points to {entry.version}, and there is none from before;"
+                    " label another version."
+                )
+            first = while_there[0]
+            return LabelEntry(version=entry.before[first], since=_now(), before=entry.before[first + 1 :])
+
+        return self._change(label, back).version
+
+    def remove(self, version: str) -> str:
+        """Remove a version that no label points to; returns its id."""
+        version = self.find(version)
+        with self._storage.locked():
+            labels = sorted(name for name, entry in self.labels().items() if entry.version == version)
+            if labels:
+                raise ModelError(
+                    f"{self.place}: version {version} has the label {labels[0]}; have that point to another"
+                    " version first."
+                )
+            self._storage.remove(version, _MANIFEST)
+        return version
+
+    def find(self, version: str) -> str:
+        """The id of a version by its beginning, or by a label of it."""
+        labels, there = self.labels(), self._storage.versions()
+        if version in labels:
+            version = labels[version].version
+        known = [each for each in there if each.startswith(version)] if _VERSION.fullmatch(version) else []
+        if len(known) != 1:
+            problem = "several versions begin so" if known else "there is no such version"
+            raise ModelError(f"{self.place}: {version}: {problem}; `ctr models list` shows all.")
+        return known[0]
+
+    def version_of(self, label: str) -> str:
+        """The version that a label points to."""
+        entry = self.labels().get(label)
+        if entry is None:
+            raise self._no_label(label)
+        return entry.version
+
+    def load(self, version: str) -> Model:
+        """The model of a version, by its whole id."""
+        content = self._storage.versions().get(version)
+        if content is None:
+            raise ModelError(f"{self.place}: there is no version {version}; was it removed?")
+        files = [name for name in orjson.loads(content).get("sha256", {}) if name != _STATE]
+        return load_model(self._storage.fetched(version, [*files, _MANIFEST]))
+
+    def _no_label(self, label: str) -> ModelError:
+        known = ", ".join(sorted(self.labels())) or "none"
+        return ModelError(
+            f"{self.place}: there is no label {label} (there is {known}); `ctr models label` makes it."
+        )
+
+    def _change(self, label: str, change: Callable[[LabelEntry | None], LabelEntry]) -> LabelEntry:
+        with self._storage.locked():
+            labels = self.labels()
+            entry = change(labels.get(label))
+            content = _Labels(labels={**labels, label: entry}).model_dump_json(indent=2)
+            self._storage.write(_LABELS, content.encode() + b"\n")
+        return entry
+
+
+def parse_place(text: str) -> tuple[str, list[str]]:
+    """The place and the labels of `REGISTRY[@label[,label]]`. Raises ModelError."""
+    place, at, labels = text.rpartition("@")
+    if not at or "/" in labels:
+        return text, []
+    for label in labels.split(","):
+        _require_label(label)
+    return place, labels.split(",")
+
+
+def _require_label(label: str) -> None:
+    if not _LABEL.fullmatch(label) or _VERSION.fullmatch(label):
+        raise ModelError(
+            f"{label!r} is no label: take a name such as stable, of letters, digits, -, _ and ., which is no"
+            " version's id."
+        )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

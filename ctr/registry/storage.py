@@ -1,0 +1,150 @@
+"""`storage_of`: the folder that a registry keeps its versions in, here or behind a URI."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Protocol
+
+from ctr.errors import ModelError
+from ctr.features import is_uri, replace_folder
+from ctr.features.dataset import cache_folder
+from ctr.features.inputs import RemoteFolder
+from ctr.outputs import replace_file
+
+_VERSIONS = "versions"
+
+
+class Storage(Protocol):
+    """A file that is replaced as a whole, and folders that are written once. Raises DataError, ModelError."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None: there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file: whoever reads it gets the old content or the new."""
+
+    def locked(self) -> AbstractContextManager[None]:
+        """While others wait that change something, on file systems with locks."""
+
+    def versions(self) -> dict[str, bytes]:
+        """By name, the last file of each folder that is complete."""
+
+    def add(self, version: str, folder: Path, files: Sequence[str]) -> None:
+        """Copy these files of a local folder, the last of which makes it complete."""
+
+    def remove(self, version: str, last: str) -> None:
+        """Remove a folder, whose file `last` goes first."""
+
+    def fetched(self, version: str, files: Sequence[str]) -> Path:
+        """A local folder with these files of a version."""
+
+
+def storage_of(place: str, last: str) -> Storage:
+    """That of a registry at a path or a URI; `last`: the file that completes a version."""
+    return RemoteStorage(place, last) if is_uri(place) else LocalStorage(Path(place), last)
+
+
+class LocalStorage:
+    """A folder of this machine, or one that it mounts."""
+
+    def __init__(self, path: Path, last: str) -> None:
+        self._path, self._last = path, last
+        self._versions = path / _VERSIONS
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ModelError(f"{self._path / name}: cannot be read ({error.strerror}).") from error
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._refusals(), replace_file(self._path / name) as draft:
+            draft.write_bytes(content)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with self._refusals():
+            self._path.mkdir(parents=True, exist_ok=True)
+            file = (self._path / ".lock").open("wb")
+        with file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def versions(self) -> dict[str, bytes]:
+        found = {}
+        for path in self._versions.glob(f"[!.]*/{self._last}"):
+            try:
+                found[path.parent.name] = path.read_bytes()
+            except FileNotFoundError:
+                continue  # it is being removed
+        return found
+
+    def add(self, version: str, folder: Path, files: Sequence[str]) -> None:
+        with self._refusals(), replace_folder(self._versions / version) as draft:
+            for name in files:
+                shutil.copyfile(folder / name, draft / name)
+
+    def remove(self, version: str, last: str) -> None:
+        with self._refusals():
+            (self._versions / version / last).unlink(missing_ok=True)
+            shutil.rmtree(self._versions / version)
+
+    def fetched(self, version: str, files: Sequence[str]) -> Path:
+        return self._versions / version
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ModelError(f"{self._path}: the registry cannot be written ({error}).") from error
+
+
+class RemoteStorage:
+    """A folder behind a URI. Its file systems replace files as a whole, and have no locks."""
+
+    def __init__(self, uri: str, last: str) -> None:
+        self._folder, self._last = RemoteFolder(uri), last
+
+    def read(self, name: str) -> bytes | None:
+        return self._folder.read(name) if self._folder.has(name) else None
+
+    def write(self, name: str, content: bytes) -> None:
+        self._folder.write(name, content)
+
+    def locked(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def versions(self) -> dict[str, bytes]:
+        names = (name.split("/") for name in sorted((self._folder / _VERSIONS).names()))
+        complete = [version for version, *rest in names if rest == [self._last]]
+        return {version: self._of(version).read(self._last) for version in complete}
+
+    def add(self, version: str, folder: Path, files: Sequence[str]) -> None:
+        *others, last = files
+        self._of(version).upload(folder, others)
+        self._of(version).upload(folder, [last])
+
+    def remove(self, version: str, last: str) -> None:
+        self._of(version).remove([last])
+        self._of(version).remove_all()
+
+    def fetched(self, version: str, files: Sequence[str]) -> Path:
+        name = hashlib.sha256(self._folder.uri.encode()).hexdigest()[:24]
+        place = cache_folder() / "models" / name / version
+        if not place.exists():
+            with replace_folder(place) as draft:
+                for file in files:
+                    (draft / file).write_bytes(self._of(version).read(file))
+        return place
+
+    def _of(self, version: str) -> RemoteFolder:
+        return self._folder / _VERSIONS / version

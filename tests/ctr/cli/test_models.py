@@ -1,0 +1,32 @@
+"""`ctr models`, and `ctr train --publish`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.command_line import Cli
+
+
+def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    train = ("train", "--spec", "criteo", click_log, "--model", tmp_path / "model", "--json", "-")
+    ids = []
+    for alpha in (0.1, 0.2):
+        done = cli(*train, "--alpha", alpha, "--publish", f"{registry}@stable")
+        assert done.code == 0, done.err
+        facts = json.loads(done.out)
+        assert facts["published"] == f"{registry}@stable"
+        ids.append(facts["model"])
+    listed = cli("models", "list", "--registry", registry)
+    assert {line.split()[0] for line in listed.out.splitlines()} == {"version", *ids}
+    assert cli("models", "publish", tmp_path / "model", "--registry", registry, "--label", "canary").code == 0
+    rolled = cli("models", "rollback", "stable", "--registry", registry, "--json", "-")
+    assert json.loads(rolled.out)["version"] == ids[0]
+    assert f"canary is {ids[0]} now" in cli("models", "label", ids[0], "canary", "--registry", registry).out
+    assert f"removed {ids[1]}" in cli("models", "remove", ids[1][:6], "--registry", registry).out
+    facts = json.loads(cli("models", "list", "--registry", registry, "--json", "-").out)
+    assert [each["id"] for each in facts["versions"]] == ids[:1]
+    assert facts["versions"][0]["labels"] == ["canary", "stable"]
+    refused = cli("models", "remove", "stable", "--registry", registry)
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1)
