@@ -1,3 +1,4 @@
 """The prediction endpoint: a model behind HTTP."""
 
 from ctr.api.server import serve
+from ctr.api.sources import CANARY, FolderSource, RegistrySource

@@ -73,19 +73,20 @@ def create_app(
     *,
     limits: Limits = DEFAULT_LIMITS,
     windows: SharedWindows | None = None,
+    metrics: ServingMetrics | None = None,
     on_warm: Callable[[Exception | None], None] | None = None,
 ) -> FastAPI:
     """An application that answers with the predictions of `model`.
 
     `windows`: the windows in Redis that `model.with_shared` was given, which are closed in the end; None:
-    windows, if any, are in this process.
+    windows, if any, are in this process. `metrics`: those of several versions together; None: its own.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
     their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Then `on_warm` is
     called once, in the event loop, with None or with the exception that the example raised; without it, the
     exception is logged.
     """
-    service = Service(model, limits, windows)
+    service = Service(model, limits, windows, metrics)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -114,10 +115,16 @@ def create_app(
 class Service:
     """A model, how much one request may ask of it, and whether it is ready."""
 
-    def __init__(self, model: Model, limits: Limits, windows: SharedWindows | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits,
+        windows: SharedWindows | None = None,
+        metrics: ServingMetrics | None = None,
+    ) -> None:
         self.model = model
         self.limits = limits
-        self.metrics = ServingMetrics(model.id)
+        self.metrics = metrics or ServingMetrics(model.id)
         self.failure: Exception | None = None
         self._ready = False
         spec = model.spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,27 @@ class ServingMetrics:
             "ctr_requests_under_way", "Requests not yet answered.", registry=self._registry
         )
         self.rows = Counter("ctr_rows", "Rows predicted.", registry=self._registry)
-        of_model = Gauge("ctr_model", "1 for the model that is served.", ["id"], registry=self._registry)
-        of_model.labels(model).set(1)
+        self._models = Gauge("ctr_model", "1 for each version served.", ["id"], registry=self._registry)
+        self.changes = Counter(
+            "ctr_version_changes", "Versions that took another's place.", registry=self._registry
+        )
+        self.failed_versions = Counter(
+            "ctr_failed_versions", "Versions that are not served, as they failed.", registry=self._registry
+        )
+        self.unread = Counter(
+            "ctr_unread_labels", "Times that the registry could not be read.", registry=self._registry
+        )
+        self._served: set[str] = set()
+        self.serve([model])
+
+    def serve(self, models: Iterable[str]) -> None:
+        """These are the ids of what is served now."""
+        now = set(models)
+        for model in self._served - now:
+            self._models.remove(model)
+        for model in now - self._served:
+            self._models.labels(model).set(1)
+        self._served = now
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""

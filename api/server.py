@@ -7,23 +7,22 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from ctr.api.app import create_app
 from ctr.api.connection import Connection
+from ctr.api.metrics import ServingMetrics
+from ctr.api.sources import ModelSource
+from ctr.api.versions import Versions
 from ctr.errors import CtrError
-from ctr.model import Model, load_model
-
-if TYPE_CHECKING:
-    from ctr.api.shared_windows import SharedWindows
+from ctr.model import Model
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
@@ -42,59 +41,75 @@ BACKLOG = 2_048
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows: str | None = None) -> None:
-    """Load the model in `model_dir` and answer requests on `host:port` until SIGINT or SIGTERM, then return.
+def serve(
+    source: ModelSource,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    share: float = 0.0,
+    windows: str | None = None,
+) -> None:
+    """Answer requests with the models of `source` on `host:port` until SIGINT or SIGTERM, then return.
 
     Port 0 takes a free one. When the model is ready to predict, one line on standard output says where it
-    listens. Requests under way are finished before it returns; a second SIGINT does not wait for them.
-    `windows` is the URL of a Redis that keeps what the model's windows know, for all servers with this URL.
-    `ModelError` when the model cannot be loaded, `CtrError` when the address cannot be had, `StoreError` when
-    Redis cannot be reached or has other windows.
+    listens. SIGHUP makes it look at once whether there is another version. Requests under way are finished
+    before it returns; a second SIGINT does not wait for them. `share`: of the requests, those that the
+    version labelled canary gets. `windows` is the URL of a Redis that keeps what the model's windows know,
+    for all servers with this URL. `ModelError` when the model cannot be loaded, `CtrError` when the address
+    cannot be had, `StoreError` when Redis cannot be reached or has other windows.
     """
-    shared = None
-    if windows is None:
-        model = load_model(model_dir)
-    else:
-        model, shared = _with_windows(windows, model_dir)
+    shared = _SharedBy(windows)
+    model = source.load(source.versions()[source.main])
+    versions = Versions(source, model, shared.app_of, share=share)
     listener = listen(host, port)
     failures: list[Exception] = []
 
     def on_warm(failure: Exception | None) -> None:
         if failure is None:
-            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{_windows_line(shared)}\n")
+            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{shared.line}\n")
             sys.stdout.flush()
         else:
             failures.append(failure)
             server.should_exit = True
 
-    server = server_of(create_app(model, windows=shared, on_warm=on_warm), limit=connection_limit())
-    with listener, _signals_end_quietly():
+    versions.on_warm = on_warm
+    server = server_of(versions, limit=connection_limit())
+    with listener, _signals_end_quietly(versions.look_soon):
         server.run(sockets=[listener])
     if failures:
         raise failures[0]
 
 
-def _with_windows(url: str, model_dir: Path) -> tuple[Model, SharedWindows]:
-    """The model, and its windows in Redis."""
-    from ctr.api.shared_windows import SharedWindows
-    from ctr.ps import parse_redis_url
+class _SharedBy:
+    """Makes the applications of models whose windows are at a URL, or in this process."""
 
-    redis = parse_redis_url(url)  # before a large model is loaded
-    model = load_model(model_dir)
-    if model.windows is None:
-        raise CtrError(f"{model_dir}: the model has no windows to keep in Redis; leave --windows out")
-    shared = SharedWindows(redis, model.spec, model.windows)
-    return model.with_shared(shared), shared
+    def __init__(self, url: str | None) -> None:
+        self._redis = None
+        if url is not None:
+            from ctr.ps import parse_redis_url
+
+            self._redis = parse_redis_url(url)
+        self.line = ""
+        """What there is to say of the windows."""
+
+    def app_of(
+        self, model: Model, metrics: ServingMetrics, on_warm: Callable[[Exception | None], None]
+    ) -> FastAPI:
+        """See `MakeApp`."""
+        if self._redis is None:
+            return create_app(model, metrics=metrics, on_warm=on_warm)
+        from ctr.api.shared_windows import SharedWindows
+
+        if model.windows is None:
+            raise CtrError(f"{model.id}: the model has no windows to keep in Redis; leave --windows out")
+        shared = SharedWindows(self._redis, model.spec, model.windows)
+        made = "as the model has them" if shared.created else "as they are there"
+        self.line = f", windows in {shared.url} ({made})"
+        return create_app(model.with_shared(shared), windows=shared, metrics=metrics, on_warm=on_warm)
 
 
-def _windows_line(shared: SharedWindows | None) -> str:
-    if shared is None:
-        return ""
-    return f", windows in {shared.url} ({'as the model has them' if shared.created else 'as they are there'})"
-
-
-def server_of(app: FastAPI, **connection: Any) -> uvicorn.Server:
-    """A server for `app`; `connection` are the keyword arguments of `Connection`."""
+def server_of(app: Any, **connection: Any) -> uvicorn.Server:
+    """A server for the ASGI application `app`; `connection` are the keyword arguments of `Connection`."""
     protocol: Any = partial(Connection, **connection)
     config = uvicorn.Config(
         app,
@@ -169,16 +184,17 @@ def _why_not(host: str, port: int, error: OSError) -> str:
 
 
 @contextmanager
-def _signals_end_quietly() -> Iterator[None]:
+def _signals_end_quietly(on_hangup: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the server without ending the process.
 
     uvicorn shuts down gracefully on either, then sends the signal once more to whoever handled it before.
     By default that would be a `KeyboardInterrupt`, or death by SIGTERM with a status that says failure.
-    SIGHUP is for the terminal that a server may outlive, so it does nothing at all.
+    SIGHUP, which a server outlives when its terminal closes, calls `on_hangup`.
     """
 
-    def ignore(_signal: int, _frame: FrameType | None) -> None:
-        return None
+    def ignore(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            on_hangup()
 
     before = {number: signal.signal(number, ignore) for number in _HANDLED}
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ctr.model.comparison import VALUES_KEPT, Compared, Difference, Slices, compare, naming
     from ctr.model.evaluation import evaluate, note_holdout, note_passes
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
-    from ctr.model.folder import DIGESTS, SEEN, input_digests, load_optimizer, seen_rows
+    from ctr.model.folder import DIGESTS, SEEN, input_digests, load_optimizer, read_manifest, seen_rows
     from ctr.model.inputs import inputs_of, paths_of
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.model import Model

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from ctr.api.server import listen, serve, url_of
+from ctr.api.sources import FolderSource
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.jobs import run_train_job
 from ctr.model.model import Model
@@ -22,9 +23,10 @@ from tests.ctr.distributed_jobs import Command, wait_for
 
 
 @contextmanager
-def server_process(model_dir: Path, *words: object, **options: Any) -> Iterator[tuple[Command, str]]:
+def server_process(*words: object, **options: Any) -> Iterator[tuple[Command, str]]:
     """A server on a free port, and its first line of output."""
-    process = Command("serve", "--model", model_dir, "--port", 0, *words, **options)
+    model = () if words[0] == "--registry" else ("--model",)
+    process = Command("serve", *model, *words, "--port", 0, **options)
     try:
         wait_for(lambda: "\n" in process.out or process.popen.poll() is not None)
         assert "\n" in process.out, process.said
@@ -63,7 +65,7 @@ def test_a_port_in_use(model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(CtrError, match=rf"port {port} on 127\.0\.0\.1 is in use.*--port 0"):
-            serve(model_dir, "127.0.0.1", port)
+            serve(FolderSource(model_dir), "127.0.0.1", port)
 
 
 def test_the_command_says_why_it_cannot_start(model_dir: Path) -> None:
@@ -83,12 +85,12 @@ def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:
     )
     run_train_job(job)
     with pytest.raises(DataError, match="libsvm"):
-        serve(tmp_path / "model", "127.0.0.1", 0)
+        serve(FolderSource(tmp_path / "model"), "127.0.0.1", 0)
 
 
 def test_a_missing_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere"):
-        serve(tmp_path / "nowhere", "127.0.0.1", 0)
+        serve(FolderSource(tmp_path / "nowhere"), "127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""Where served models come from: a folder that training replaces, or the labels of a registry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ctr.errors import ModelError
+from ctr.features import is_uri
+from ctr.features.folder import MANIFEST
+from ctr.model import Model, load_model, read_manifest
+from ctr.registry import Registry
+
+CANARY = "canary"
+"""The label whose version gets a share of the requests."""
+
+
+class ModelSource(Protocol):
+    """Versions of a model, by the labels under which they are served. Its methods may block."""
+
+    name: str
+    """As its user knows it."""
+    main: str
+    """The label that has to be there."""
+
+    def versions(self) -> Mapping[str, str]:
+        """By label, which version is to be served now; cheap. Raises CtrError where it cannot be read."""
+
+    def load(self, version: str) -> Model:
+        """The model of such a version. Raises CtrError."""
+
+
+class FolderSource:
+    """The model in a folder: another one may take its place."""
+
+    main = "model"
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._version = ""
+
+    def versions(self) -> Mapping[str, str]:
+        try:
+            stat = os.stat(self._path / MANIFEST)
+        except OSError:
+            read_manifest(self._path)  # which says what is wrong
+            raise ModelError(f"{self._path}: cannot be read; restore it.") from None
+        state = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if state != self._seen:
+            self._version, self._seen = str(read_manifest(self._path)["id"]), state
+        return {self.main: self._version}
+
+    def load(self, version: str) -> Model:
+        return load_model(self._path)  # perhaps a later one, which the next look finds
+
+
+class RegistrySource:
+    """The versions that labels of a registry point to."""
+
+    def __init__(self, place: str, labels: Sequence[str]) -> None:
+        """The first of `labels` has to be there; others may come and go."""
+        self.name = place
+        self.main = labels[0]
+        self._registry = Registry(place if is_uri(place) else os.path.abspath(place))
+        self._labels = labels
+
+    def versions(self) -> Mapping[str, str]:
+        labels = self._registry.labels()
+        others = {label: labels[label].version for label in self._labels if label in labels}
+        return {self.main: self._registry.version_of(self.main), **others}
+
+    def load(self, version: str) -> Model:
+        return self._registry.load(version)

@@ -1,0 +1,254 @@
+"""`Versions`: an application that sends each request to that of one version of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import orjson
+from fastapi import FastAPI
+
+from ctr.api.metrics import ServingMetrics
+from ctr.api.sources import CANARY, ModelSource
+from ctr.errors import CtrError
+from ctr.model import Model
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+KEY = b"ctr-request-key"
+"""The header by whose hash requests are dealt to the canary; without it, the connection's address is it."""
+MODEL = b"ctr-model"
+"""The header of every response that names the version it comes from."""
+
+MakeApp = Callable[[Model, ServingMetrics, Callable[[Exception | None], None]], FastAPI]
+
+
+@dataclass(slots=True)
+class _Version:
+    """One version that is served."""
+
+    label: str
+    model: Model
+    app: FastAPI
+    since: str
+    lifespan: AsyncExitStack
+    under_way: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Versions:
+    """Serves what the labels of `source` point to, and follows them.
+
+    A version is loaded, warmed and tried on an example before its first request, and one that fails is not
+    served; requests under way end on the version that they began with. Where the source cannot be read, what
+    is served goes on being served.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        first: Model,
+        make_app: MakeApp,
+        *,
+        share: float = 0.0,
+        poll_s: float = POLL_S,
+    ) -> None:
+        """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
+        application of one model. `share`: of the requests, those that the version labelled canary gets.
+        """
+        self.metrics = ServingMetrics(first.id)
+        self.on_warm: Callable[[Exception | None], None] = lambda _: None
+        """Called once, when the first model is ready or has failed."""
+        self._source, self._make_app = source, make_app
+        self._first = first, make_app(first, self.metrics, self._first_is_warm)
+        self._share, self._poll_s = share, poll_s
+        self._served: dict[str, _Version] = {}
+        self._main: _Version | None = None
+        self._failed: dict[str, str] = {}
+        """By version, why it is not served."""
+        self._unread = False
+        self._look_now = asyncio.Event()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready: asyncio.Future[Exception | None]
+        """Of the first version: what is wrong with it, or None."""
+
+    def look_soon(self) -> None:
+        """Look at the labels at once, and try again what has failed; from any thread."""
+
+        def look() -> None:
+            self._failed.clear()
+            self._look_now.set()
+
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(look)
+
+    def _first_is_warm(self, failure: Exception | None) -> None:
+        self._ready.set_result(failure)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        version = self._chosen(scope)
+        if scope["path"] == "/v1/models" and scope["method"] in ("GET", "HEAD"):
+            await _respond(send, self.describe())
+            return
+        header = (MODEL, version.model.id.encode())
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), header]
+            await send(message)
+
+        version.under_way += 1
+        try:
+            await version.app(scope, receive, sending)
+        finally:
+            version.under_way -= 1
+            if version.under_way == 0:
+                version.idle.set()
+
+    def describe(self) -> dict[str, Any]:
+        """What is served, and what is not."""
+        shares = {CANARY: self._share if CANARY in self._served else 0.0}
+        return {
+            "source": self._source.name,
+            "served": [
+                {
+                    "label": each.label,
+                    "version": each.model.id,
+                    "since": each.since,
+                    "created": each.model.manifest.get("created"),
+                    "share": shares.get(each.label, 1.0 - shares[CANARY]),
+                }
+                for each in self._served.values()
+            ],
+            "failed": self._failed,
+        }
+
+    def _chosen(self, scope: Scope) -> _Version:
+        """The version that answers a request."""
+        canary = self._served.get(CANARY)
+        assert self._main is not None
+        if canary is None or canary is self._main or not self._share:
+            return self._main
+        key = next((value for name, value in scope["headers"] if name == KEY), None)
+        if key is None:
+            key = repr(scope.get("client")).encode()
+        return canary if crc32(key) < self._share * 2**32 else self._main
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Answer to the server's `lifespan` messages."""
+        await receive()
+        async with self._running():
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        self._loop = asyncio.get_running_loop()
+        self._ready = self._loop.create_future()
+        self._main = self._served[self._source.main] = await _begin(self._source.main, *self._first)
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+            for version in self._served.values():
+                await version.lifespan.aclose()
+
+    async def _watch(self) -> None:
+        """Follow the labels."""
+        failure = await self._ready
+        self.on_warm(failure)
+        while failure is None:
+            await self._look()
+            self._look_now.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s):
+                    await self._look_now.wait()
+
+    async def _look(self) -> None:
+        """Serve what the labels point to now."""
+        try:
+            wanted = await asyncio.to_thread(self._source.versions)
+        except CtrError as error:
+            self.metrics.unread.inc()
+            if not self._unread:
+                logger.error("%s; what is served stays", error)
+            self._unread = True
+            return
+        self._unread = False
+        for label, version in wanted.items():
+            served = self._served.get(label)
+            if version not in self._failed and (served is None or served.model.id != version):
+                await self._change(label, version)
+        for label in self._served.keys() - wanted.keys():
+            self._retire(self._served.pop(label))
+        self.metrics.serve(each.model.id for each in self._served.values())
+
+    async def _change(self, label: str, version: str) -> None:
+        """Serve another version under a label, if it is sound."""
+        try:
+            model = await asyncio.to_thread(self._source.load, version)
+            ready: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+            # In a thread, as it may ask Redis for windows.
+            app = await asyncio.to_thread(self._make_app, model, self.metrics, ready.set_result)
+            began = await _begin(label, model, app)
+            if (failure := await ready) is not None:
+                await began.lifespan.aclose()
+                raise failure
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, the others are served)
+            self._failed[version] = str(error)
+            self.metrics.failed_versions.inc()
+            logger.error("version %s of %s is not served: %s", version, self._source.name, error)
+            return
+        before = self._served.get(label)
+        self._served[label] = began
+        if before is not None and before is self._main:
+            self._main = began
+        self.metrics.changes.inc()
+        logger.warning("%s is version %s now", label, model.id)
+        if before is not None:
+            self._retire(before)
+
+    def _retire(self, version: _Version) -> None:
+        """Free a version when its last request has ended."""
+
+        async def end() -> None:
+            while version.under_way:
+                version.idle.clear()
+                await version.idle.wait()
+            await version.lifespan.aclose()
+
+        task = asyncio.create_task(end())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+
+async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
+    """A version that warms up."""
+    lifespan = AsyncExitStack()
+    await lifespan.enter_async_context(app.router.lifespan_context(app))
+    return _Version(label, model, app, datetime.now(UTC).isoformat(timespec="seconds"), lifespan)
+
+
+async def _respond(send: Send, content: Mapping[str, Any]) -> None:
+    body = orjson.dumps(content)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

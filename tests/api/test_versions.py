@@ -1,0 +1,219 @@
+"""Versions that are served while another takes their place: under load, as canary, sound or not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import ctr
+from ctr.api.app import create_app
+from ctr.api.sources import FolderSource, ModelSource, RegistrySource
+from ctr.api.versions import Versions
+from ctr.errors import CtrError
+from ctr.model import Model, load_model
+from ctr.registry import Registry
+from tests.api.running import Running, run_server
+from tests.api.test_server import server_process
+from tests.command_line import Cli
+
+ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
+
+
+@pytest.fixture(scope="module")
+def models(raw_file: Path, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three models of the same spec."""
+    folder = tmp_path_factory.mktemp("versions")
+    for alpha in (0.2, 0.3):
+        ctr.train(raw_file, model_dir / "features.yaml", alpha=alpha, model=folder / str(alpha))
+    return [model_dir, folder / "0.2", folder / "0.3"]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, models: list[Path]) -> Registry:
+    """The first model is stable."""
+    registry = Registry(tmp_path / "registry")
+    registry.publish(models[0], ["stable"])
+    return registry
+
+
+def versions_of(source: ModelSource, **options: Any) -> Versions:
+    first = source.load(source.versions()[source.main])
+
+    def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
+        return create_app(model, metrics=metrics, on_warm=on_warm)
+
+    return Versions(source, first, make_app, poll_s=0.02, **options)
+
+
+@pytest.fixture
+def served(registry: Registry) -> Iterator[Running]:
+    with run_server(versions_of(RegistrySource(registry.place, ["stable"]))) as running:
+        yield running
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def answered(client: httpx.Client, **headers: str) -> str:
+    """The version that answers, whose predictions are its own."""
+    response = client.post("/v1/predict", json={"rows": ROWS}, headers=headers)
+    assert response.status_code == 200
+    assert response.headers["ctr-model"] == response.json()["model"]
+    return str(response.json()["model"])
+
+
+def test_another_version_takes_the_place_under_load(
+    registry: Registry, served: Running, models: list[Path]
+) -> None:
+    """No request fails, each is answered by one version, whole."""
+    expected = {}
+    for model in map(load_model, models):
+        expected[model.id] = model.predict(ROWS).tolist()
+    stop, seen, failures = threading.Event(), Counter[str](), []
+
+    def ask() -> None:
+        with httpx.Client(base_url=served.url) as client:
+            while not stop.is_set():
+                try:
+                    answer = client.post("/v1/predict", json={"rows": ROWS}).raise_for_status()
+                    body = answer.json()
+                    assert body["predictions"] == pytest.approx(expected[body["model"]], abs=1e-7)
+                    assert answer.headers["ctr-model"] == body["model"]
+                    seen[body["model"]] += 1
+                except Exception as failure:  # noqa: BLE001
+                    failures.append(failure)
+                    return
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for path in [*models[1:], models[0], *models[1:]]:
+        version = registry.publish(path, ["stable"])
+        until(lambda version=version: answered(served.client) == version)
+    registry.rollback("stable")
+    until(lambda: answered(served.client) == load_model(models[1]).id)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert seen.keys() == expected.keys()
+    (of_stable,) = served.client.get("/v1/models").json()["served"]
+    assert (of_stable["label"], of_stable["version"]) == ("stable", load_model(models[1]).id)
+    metrics = served.client.get("/metrics").text
+    assert "ctr_version_changes_total 6.0" in metrics
+    assert metrics.count("ctr_model{id=") == 1
+
+
+def test_a_version_that_fails_is_not_served(registry: Registry, served: Running, models: list[Path]) -> None:
+    stable = answered(served.client)
+    version = registry.publish(models[1])
+    path = Path(registry.place, "versions", version, "weights.safetensors")
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + b"x")
+    registry.label("stable", version)
+    until(lambda: version in served.client.get("/v1/models").json()["failed"])
+    assert answered(served.client) == stable
+    assert (
+        "weights.safetensors is not the file that was saved"
+        in (served.client.get("/v1/models").json()["failed"][version])
+    )
+    assert "ctr_failed_versions_total 1.0" in served.client.get("/metrics").text
+    assert served.client.get("/readyz").json()["model"] == stable
+    registry.publish(models[2], ["stable"])
+    until(lambda: answered(served.client) == load_model(models[2]).id)
+
+
+def test_a_registry_that_is_away(registry: Registry, served: Running, models: list[Path]) -> None:
+    stable = answered(served.client)
+    place = Path(registry.place)
+    place.rename(place.with_name("away"))
+    until(lambda: "ctr_unread_labels_total 0.0" not in served.client.get("/metrics").text)
+    assert answered(served.client) == stable
+    place.with_name("away").rename(place)
+    registry.publish(models[1], ["stable"])
+    until(lambda: answered(served.client) == load_model(models[1]).id)
+
+
+def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) -> None:
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), share=0.25)
+    stable, canary = load_model(models[0]).id, load_model(models[1]).id
+    draw = random.Random(3)
+    keys = [f"{draw.getrandbits(64):x}" for _ in range(400)]
+    with run_server(versions) as running:
+        assert {answered(running.client, **{"ctr-request-key": key}) for key in keys[:50]} == {stable}
+        registry.publish(models[1], ["canary"])
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        shares = {each["label"]: each["share"] for each in running.client.get("/v1/models").json()["served"]}
+        assert shares == {"stable": 0.75, "canary": 0.25}
+        got = [answered(running.client, **{"ctr-request-key": key}) for key in keys]
+        assert got == [answered(running.client, **{"ctr-request-key": key}) for key in keys]
+        assert 0.18 < got.count(canary) / len(got) < 0.32
+        assert set(got) == {stable, canary}
+        registry.label("stable", canary)
+        until(lambda: {answered(running.client, **{"ctr-request-key": key}) for key in keys[:50]} == {canary})
+
+
+def test_a_folder_that_training_replaces(tmp_path: Path, models: list[Path]) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(models[0], folder)
+    with run_server(versions_of(FolderSource(folder))) as running:
+        assert answered(running.client) == load_model(models[0]).id
+        shutil.copytree(models[1], tmp_path / "next")
+        folder.rename(tmp_path / "old")
+        (tmp_path / "next").rename(folder)
+        until(lambda: answered(running.client) == load_model(models[1]).id)
+
+
+def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
+    with server_process("--registry", registry.place) as (process, line):
+        url = line.split()[-1]
+        assert line == f"serving model {load_model(models[0]).id} on {url}\n"
+        registry.publish(models[1], ["stable"])
+        process.popen.send_signal(signal.SIGHUP)  # it looks at once
+        with httpx.Client(base_url=url) as client:
+            until(lambda: answered(client) == load_model(models[1]).id)
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end()[0] == 0
+    for words, problem in (
+        ((), "give the folder of a model with --model, or a registry"),
+        (("--model", models[0], "--registry", "x"), "give the folder of a model with --model, or a registry"),
+        (("--model", models[0], "--canary", "5%"), "--canary is a share for a version of a registry"),
+        (("--registry", "x", "--canary", "five"), "--canary five is no share of the requests"),
+        (("--registry", registry.place, "--label", "best"), "there is no label best (there is stable)"),
+    ):
+        ended = cli("serve", "--port", 0, *words)
+        assert ended.code in (1, 2)
+        assert problem in ended.err
+
+
+def test_memory_of_versions_is_given_back(registry: Registry, served: Running, models: list[Path]) -> None:
+    def memory() -> float:
+        return float(np.loadtxt("/proc/self/statm", usecols=1))
+
+    swaps = [registry.publish(path) for path in models]
+    for number in range(12):
+        if number == 4:
+            before = memory()
+        registry.label("stable", swaps[number % 3])
+        until(lambda number=number: answered(served.client) == swaps[number % 3])
+    assert memory() - before < 5_000, "pages of 4 KiB"
+
+
+def test_a_label_has_to_be_there_at_the_start(registry: Registry) -> None:
+    with pytest.raises(CtrError, match="there is no label best"):
+        versions_of(RegistrySource(registry.place, ["best"]))
