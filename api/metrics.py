@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _OTHER = "other"
+_SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""The folder in which the processes of a server keep what they count; to be set before this is imported."""
 
 
 class ServingMetrics:
@@ -33,10 +36,19 @@ class ServingMetrics:
             registry=self._registry,
         )
         self._under_way = Gauge(
-            "ctr_requests_under_way", "Requests not yet answered.", registry=self._registry
+            "ctr_requests_under_way",
+            "Requests not yet answered.",
+            multiprocess_mode="livesum",
+            registry=self._registry,
         )
         self.rows = Counter("ctr_rows", "Rows predicted.", registry=self._registry)
-        self._models = Gauge("ctr_model", "1 for each version served.", ["id"], registry=self._registry)
+        self._models = Gauge(
+            "ctr_model",
+            "1 for each version served.",
+            ["id"],
+            multiprocess_mode="livemax",
+            registry=self._registry,
+        )
         self.changes = Counter(
             "ctr_version_changes", "Versions that took another's place.", registry=self._registry
         )
@@ -53,14 +65,21 @@ class ServingMetrics:
         """These are the ids of what is served now."""
         now = set(models)
         for model in self._served - now:
-            self._models.remove(model)
+            if _SHARED in os.environ:
+                self._models.labels(model).set(0)  # of several processes, nothing can be removed
+            else:
+                self._models.remove(model)
         for model in now - self._served:
             self._models.labels(model).set(1)
         self._served = now
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
-        return generate_latest(self._registry)
+        if _SHARED not in os.environ:
+            return generate_latest(self._registry)
+        of_all = CollectorRegistry()
+        multiprocess.MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
+        return generate_latest(of_all)
 
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         """The app, whose requests are counted: by path if it is one of these, else together."""

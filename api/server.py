@@ -21,6 +21,7 @@ from ctr.api.connection import Connection
 from ctr.api.metrics import ServingMetrics
 from ctr.api.sources import ModelSource
 from ctr.api.versions import Versions
+from ctr.api.workers import run_workers
 from ctr.errors import CtrError
 from ctr.model import Model
 
@@ -48,6 +49,7 @@ def serve(
     *,
     share: float = 0.0,
     windows: str | None = None,
+    workers: int = 1,
 ) -> None:
     """Answer requests with the models of `source` on `host:port` until SIGINT or SIGTERM, then return.
 
@@ -55,26 +57,48 @@ def serve(
     listens. SIGHUP makes it look at once whether there is another version. Requests under way are finished
     before it returns; a second SIGINT does not wait for them. `share`: of the requests, those that the
     version labelled canary gets. `windows` is the URL of a Redis that keeps what the model's windows know,
-    for all servers with this URL. `ModelError` when the model cannot be loaded, `CtrError` when the address
-    cannot be had, `StoreError` when Redis cannot be reached or has other windows.
+    for all servers with this URL. `workers`: so many processes answer, see `run_workers`. `ModelError` when
+    the model cannot be loaded, `CtrError` when the address cannot be had, `StoreError` when Redis cannot be
+    reached or has other windows.
     """
     shared = _SharedBy(windows)
     model = source.load(source.versions()[source.main])
-    versions = Versions(source, model, shared.app_of, share=share)
+    if workers > 1 and model.windows is not None and windows is None:
+        raise CtrError(
+            f"{source.name}: the model has windows, which {workers} processes would each know a part of; give"
+            " --windows URL, or one process"
+        )
     listener = listen(host, port)
+
+    def say() -> None:
+        sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{shared.line}\n")
+        sys.stdout.flush()
+
+    def work(on_ready: Callable[[], None]) -> None:
+        versions = Versions(source, model, shared.app_of, share=share)
+        _answer(versions, listener, on_ready)
+
+    with listener:
+        if workers == 1:
+            work(say)
+        else:
+            run_workers(workers, work, say)
+
+
+def _answer(versions: Versions, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+    """Answer requests until SIGINT or SIGTERM. Raises what is wrong with the first version."""
     failures: list[Exception] = []
 
     def on_warm(failure: Exception | None) -> None:
         if failure is None:
-            sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{shared.line}\n")
-            sys.stdout.flush()
+            on_ready()
         else:
             failures.append(failure)
             server.should_exit = True
 
     versions.on_warm = on_warm
     server = server_of(versions, limit=connection_limit())
-    with listener, _signals_end_quietly(versions.look_soon):
+    with _signals_end_quietly(versions.look_soon):
         server.run(sockets=[listener])
     if failures:
         raise failures[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -45,6 +47,10 @@ def serve(
     ] = "0%",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    workers: Annotated[
+        int,
+        typer.Option(min=1, max=256, help="Processes that answer requests, such as one for each core."),
+    ] = 1,
     windows: Annotated[
         str | None,
         typer.Option(
@@ -73,17 +79,20 @@ def serve(
     - `ctr serve --model model --port 8000`
     - `ctr serve --registry models --label stable --canary 5%`
     """
-    from ctr.api import CANARY, FolderSource, RegistrySource
-    from ctr.api import serve as run
-
     if (model is None) == (registry is None):
         raise SettingError("give the folder of a model with --model, or a registry with --registry.")
     share = _share(canary)
-    if registry is None:
-        if share:
-            raise SettingError("--canary is a share for a version of a registry: give --registry.")
-        assert model is not None
-        run(FolderSource(model), host, port, windows=windows)
-        return
-    labels = [label, CANARY] if share and label != CANARY else [label]
-    run(RegistrySource(registry, labels), host, port, share=share, windows=windows)
+    if registry is None and share:
+        raise SettingError("--canary is a share for a version of a registry: give --registry.")
+    with TemporaryDirectory(prefix="ctr-serve-") as counts:
+        if workers > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # before the library is imported
+        from ctr.api import CANARY, FolderSource, RegistrySource
+        from ctr.api import serve as run
+
+        labels = [label, CANARY] if share and label != CANARY else [label]
+        source = FolderSource(model) if model is not None else RegistrySource(str(registry), labels)
+        try:
+            run(source, host, port, share=share, windows=windows, workers=workers)
+        finally:
+            os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)

@@ -9,11 +9,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+import ctr
 from ctr.api.app import create_app
 from ctr.features import FeatureSpec, parse_spec
 from ctr.jobs import run_train_job
 from ctr.model.artifact import load_model
 from ctr.model.model import Model
+from ctr.registry import Registry
 from ctr.settings import TrainJob
 from tests.api.running import Running, run_server
 
@@ -95,3 +97,20 @@ def running(model: Model) -> Iterator[Running]:
 @pytest.fixture(scope="session")
 def client(running: Running) -> httpx.Client:
     return running.client
+
+
+@pytest.fixture(scope="session")
+def models(raw_file: Path, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three models of the same spec."""
+    folder = tmp_path_factory.mktemp("versions")
+    for alpha in (0.2, 0.3):
+        ctr.train(raw_file, model_dir / "features.yaml", alpha=alpha, model=folder / str(alpha))
+    return [model_dir, folder / "0.2", folder / "0.3"]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, models: list[Path]) -> Registry:
+    """The first model is stable."""
+    registry = Registry(tmp_path / "registry")
+    registry.publish(models[0], ["stable"])
+    return registry

@@ -16,7 +16,6 @@ import httpx
 import numpy as np
 import pytest
 
-import ctr
 from ctr.api.app import create_app
 from ctr.api.sources import FolderSource, ModelSource, RegistrySource
 from ctr.api.versions import Versions
@@ -28,23 +27,6 @@ from tests.api.test_server import server_process
 from tests.command_line import Cli
 
 ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
-
-
-@pytest.fixture(scope="module")
-def models(raw_file: Path, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three models of the same spec."""
-    folder = tmp_path_factory.mktemp("versions")
-    for alpha in (0.2, 0.3):
-        ctr.train(raw_file, model_dir / "features.yaml", alpha=alpha, model=folder / str(alpha))
-    return [model_dir, folder / "0.2", folder / "0.3"]
-
-
-@pytest.fixture
-def registry(tmp_path: Path, models: list[Path]) -> Registry:
-    """The first model is stable."""
-    registry = Registry(tmp_path / "registry")
-    registry.publish(models[0], ["stable"])
-    return registry
 
 
 def versions_of(source: ModelSource, **options: Any) -> Versions:

@@ -1,0 +1,134 @@
+"""`run_workers`: several processes that answer on one socket, and one that watches over them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from time import monotonic
+from types import FrameType
+
+from prometheus_client import multiprocess
+
+from ctr.errors import CtrError
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_QUICK_S, _QUICK_ENDS = 5.0, 5
+"""A process that ends within so many seconds, so often in a row, is not started again."""
+
+Work = Callable[[Callable[[], None]], None]
+"""What one process does until it is told to stop; it calls what it is given when it answers requests."""
+
+
+def run_workers(count: int, work: Work, on_ready: Callable[[], None]) -> None:
+    """Run `work` in `count` processes until SIGINT or SIGTERM, and start a new one for each that ends before.
+
+    `on_ready` is called once, when all answer. SIGHUP goes on to all of them. To be called before there are
+    threads. Raises CtrError when they do not come up.
+    """
+    _Workers(count, work, on_ready).run()
+
+
+class _Workers:
+    def __init__(self, count: int, work: Work, on_ready: Callable[[], None]) -> None:
+        self._work, self._on_ready = work, on_ready
+        self._count = count
+        self._began: dict[int, float] = {}
+        """When each process was started, by its id."""
+        self._ready: dict[int, int] = {}
+        """Of those that do not answer yet: what they say it with, and who they are."""
+        self._stopping = self._was_ready = False
+        self._quick_ends = 0
+        self._wake, self._woken = os.pipe()
+        for end in (self._wake, self._woken):
+            os.set_blocking(end, False)
+
+    def run(self) -> None:
+        before = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
+        ended = signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes it up
+        signal.set_wakeup_fd(self._woken)
+        try:
+            for _ in range(self._count):
+                self._start()
+            while self._began:
+                self._wait()
+                self._reap()
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in [*before.items(), (signal.SIGCHLD, ended)]:
+                signal.signal(number, handler)
+        if self._quick_ends >= _QUICK_ENDS:
+            raise CtrError("the server's processes end as soon as they begin; see above for why")
+
+    def _start(self) -> None:
+        sys.stdout.flush()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            self._be_worker(writing)
+        os.close(writing)
+        self._began[pid] = monotonic()
+        self._ready[reading] = pid
+
+    def _be_worker(self, ready: int) -> None:
+        """Work, in the new process, and end it."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (*_SIGNALS, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            self._work(lambda: os.close(ready) if os.write(ready, b"+") else None)
+            code = 0
+        except CtrError as error:
+            sys.stderr.write(f"error: {error}\n")
+        except BaseException:
+            logger.exception("a process of the server has failed")
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(code)
+
+    def _wait(self) -> None:
+        """Wait until a process answers or ends, or a signal comes."""
+        readable, _, _ = select.select([self._wake, *self._ready], [], [])
+        for end in readable:
+            if end == self._wake:
+                os.read(end, 1 << 10)
+                continue
+            if os.read(end, 1):
+                self._quick_ends = 0
+            del self._ready[end]
+            os.close(end)
+        if not self._ready and not self._was_ready and len(self._began) == self._count:
+            self._was_ready = True
+            self._on_ready()
+
+    def _reap(self) -> None:
+        """Replace those that have ended."""
+        while self._began:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            lasted_s = monotonic() - self._began.pop(pid)
+            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+            if self._stopping:
+                continue
+            how = os.waitstatus_to_exitcode(status)
+            logger.error("process %d of the server has ended (%d); another takes its place", pid, how)
+            self._quick_ends = self._quick_ends + 1 if lasted_s < _QUICK_S else 0
+            if self._quick_ends >= _QUICK_ENDS or not self._was_ready:
+                self._quick_ends = _QUICK_ENDS
+                self._pass_on(signal.SIGTERM, None)
+            else:
+                self._start()
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._stopping |= number != signal.SIGHUP
+        for pid in self._began:
+            os.kill(pid, number)

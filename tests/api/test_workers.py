@@ -1,0 +1,85 @@
+"""Several processes that answer on one socket: one that dies, a swap in all, the end of all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ctr.model import load_model
+from ctr.registry import Registry
+from tests.api.test_server import server_process
+from tests.api.test_versions import answered, until
+from tests.command_line import Cli
+from tests.ctr.distributed_jobs import Command
+
+
+@contextmanager
+def two(registry: Registry) -> Iterator[tuple[Command, str]]:
+    with server_process("--registry", registry.place, "--workers", 2) as (process, line):
+        yield process, line.split()[-1]
+
+
+def children(process: Command) -> list[int]:
+    pid = process.popen.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def fresh(url: str) -> str:
+    """The version that answers on a new connection, which any process may take."""
+    with httpx.Client(base_url=url) as client:
+        return answered(client)
+
+
+def test_one_that_is_killed_is_replaced(registry: Registry, models: list[Path]) -> None:
+    with two(registry) as (process, url):
+        before = children(process)
+        assert len(before) == 2
+        for _ in range(20):
+            fresh(url)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(children(process)) == 2 and before[0] not in children(process))
+        for _ in range(20):
+            assert fresh(url) == load_model(models[0]).id
+        until(lambda: "another takes its place" in process.said)
+        predicted = 'ctr_requests_total{path="/v1/predict",status="200"} '
+        metrics = httpx.get(f"{url}/metrics").text
+        assert float(metrics.split(predicted)[1].split()[0]) == 40, "of both, and of the one that is dead"
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end()[0] == 0
+        for pid in [*before, *children_left(process)]:
+            assert not Path(f"/proc/{pid}").exists()
+
+
+def children_left(process: Command) -> list[int]:
+    try:
+        return children(process)
+    except FileNotFoundError:
+        return []
+
+
+def test_all_change_to_another_version(registry: Registry, models: list[Path]) -> None:
+    with two(registry) as (process, url):
+        version = registry.publish(models[1], ["stable"])
+        process.popen.send_signal(signal.SIGHUP)
+        until(lambda: {fresh(url) for _ in range(20)} == {version})
+        process.popen.send_signal(signal.SIGINT)
+        assert process.end()[0] == 0
+
+
+def test_those_that_cannot_begin_end_the_server(
+    registry: Registry,
+    models: list[Path],
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with server_process("--registry", registry.place) as (_, line):
+        port = line.rsplit(":", 1)[1].strip()
+        ended = cli("serve", "--registry", registry.place, "--workers", 2, "--port", port)
+        assert ended.code == 1
+        assert "is in use" in ended.err
