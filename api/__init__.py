@@ -1,4 +1,3 @@
 """The prediction endpoint: a model behind HTTP."""
 
 from ctr.api.server import serve
-from ctr.api.sources import CANARY, FolderSource, RegistrySource

@@ -15,6 +15,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
+from ctr.api.access import IS_ADMIN
 from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
 from ctr.api.metrics import CONTENT_TYPE, ServingMetrics
 from ctr.api.schema import (
@@ -61,6 +62,9 @@ AHEAD_S = 3600
 Act = Callable[[bytes], bytes]
 """The response body to a request body."""
 _Result = TypeVar("_Result")
+
+_NAMES_OF_FILES = frozenset({"inputs"})
+"""Of entries in a manifest."""
 
 DESCRIPTION = """Click-through-rate predictions of one model, over REST.
 
@@ -271,6 +275,7 @@ class Service:
 def add_routes(app: FastAPI, service: Service) -> None:
     """The endpoints of every model."""
     manifest = orjson.dumps(service.model.manifest)
+    without_inputs = orjson.dumps(_without_inputs(service.model.manifest))
 
     @app.post(
         "/v1/predict",
@@ -288,9 +293,12 @@ def add_routes(app: FastAPI, service: Service) -> None:
         return await service.respond(request, service.predict)
 
     @app.get("/v1/model", summary="Describe the model", response_model=dict[str, Any])
-    async def describe() -> Response:
-        """The model's id and manifest: format version, settings, feature spec, training data, metrics."""
-        return _json(manifest)
+    async def describe(request: Request) -> Response:
+        """The model's id and manifest: format version, settings, feature spec, training data, metrics.
+
+        Names of inputs are for requests with an administrator's token.
+        """
+        return _json(manifest if request.scope.get(IS_ADMIN, False) else without_inputs)
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
@@ -312,6 +320,13 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.check_ready()
         await service.check_windows()
         return Ready(status="ready", model=service.model.id)
+
+
+def _without_inputs(entry: Any) -> Any:
+    """The same entries of a manifest but those that name files."""
+    if isinstance(entry, dict):
+        return {name: _without_inputs(each) for name, each in entry.items() if name not in _NAMES_OF_FILES}
+    return [*map(_without_inputs, entry)] if isinstance(entry, list | tuple) else entry
 
 
 def add_event_routes(app: FastAPI, service: Service) -> None:

@@ -8,22 +8,25 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
+from ctr.api.access import Access, Tokens
 from ctr.api.app import create_app
 from ctr.api.connection import Connection
 from ctr.api.metrics import ServingMetrics
-from ctr.api.sources import ModelSource
+from ctr.api.sources import CANARY, FolderSource, ModelSource, RegistrySource
 from ctr.api.versions import Versions
 from ctr.api.workers import run_workers
 from ctr.errors import CtrError
 from ctr.model import Model
+from ctr.settings import ServeJob
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
@@ -42,50 +45,58 @@ BACKLOG = 2_048
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(
-    source: ModelSource,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    *,
-    share: float = 0.0,
-    windows: str | None = None,
-    workers: int = 1,
-) -> None:
-    """Answer requests with the models of `source` on `host:port` until SIGINT or SIGTERM, then return.
+def serve(job: ServeJob) -> None:
+    """Answer requests until SIGINT or SIGTERM, then return.
 
     Port 0 takes a free one. When the model is ready to predict, one line on standard output says where it
     listens. SIGHUP makes it look at once whether there is another version. Requests under way are finished
-    before it returns; a second SIGINT does not wait for them. `share`: of the requests, those that the
-    version labelled canary gets. `windows` is the URL of a Redis that keeps what the model's windows know,
-    for all servers with this URL. `workers`: so many processes answer, see `run_workers`. `ModelError` when
-    the model cannot be loaded, `CtrError` when the address cannot be had, `StoreError` when Redis cannot be
-    reached or has other windows.
+    before it returns; a second SIGINT does not wait for them. `ModelError` when the model cannot be loaded,
+    `CtrError` when the address cannot be had or a file of `job` cannot be read, `StoreError` when Redis
+    cannot be reached or has other windows.
     """
-    shared = _SharedBy(windows)
+    source: ModelSource
+    if job.registry is not None:
+        others = [CANARY] if job.canary and job.label != CANARY else []
+        source = RegistrySource(job.registry, [job.label, *others])
+    else:
+        assert job.model is not None
+        source = FolderSource(job.model)
+    tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
+    admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
+    shared = _SharedBy(job.windows)
     model = source.load(source.versions()[source.main])
-    if workers > 1 and model.windows is not None and windows is None:
+    if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
-            f"{source.name}: the model has windows, which {workers} processes would each know a part of; give"
-            " --windows URL, or one process"
+            f"{source.name}: the model has windows, which {job.workers} processes would each know a part of;"
+            " give --windows URL, or one process"
         )
-    listener = listen(host, port)
+    listener = listen(job.host, job.port) if job.socket is None else listen_unix(job.socket)
 
     def say() -> None:
-        sys.stdout.write(f"serving model {model.id} on {url_of(listener)}{shared.line}\n")
+        url = url_of(listener, secure=job.tls_cert is not None)
+        sys.stdout.write(f"serving model {model.id} on {url}{shared.line}\n")
         sys.stdout.flush()
 
     def work(on_ready: Callable[[], None]) -> None:
-        versions = Versions(source, model, shared.app_of, share=share)
-        _answer(versions, listener, on_ready)
+        versions = Versions(source, model, shared.app_of, share=job.canary)
+        app = Access(versions, tokens, admin_tokens, job.access_log)
+        server = server_of(app, tls=(job.tls_cert, job.tls_key), limit=connection_limit())
+        _answer(server, versions, listener, on_ready)
 
     with listener:
-        if workers == 1:
-            work(say)
-        else:
-            run_workers(workers, work, say)
+        try:
+            if job.workers == 1:
+                work(say)
+            else:
+                run_workers(job.workers, work, say)
+        finally:
+            if job.socket is not None:
+                job.socket.unlink(missing_ok=True)
 
 
-def _answer(versions: Versions, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+def _answer(
+    server: uvicorn.Server, versions: Versions, listener: socket.socket, on_ready: Callable[[], None]
+) -> None:
     """Answer requests until SIGINT or SIGTERM. Raises what is wrong with the first version."""
     failures: list[Exception] = []
 
@@ -97,7 +108,6 @@ def _answer(versions: Versions, listener: socket.socket, on_ready: Callable[[], 
             server.should_exit = True
 
     versions.on_warm = on_warm
-    server = server_of(versions, limit=connection_limit())
     with _signals_end_quietly(versions.look_soon):
         server.run(sockets=[listener])
     if failures:
@@ -132,8 +142,13 @@ class _SharedBy:
         return create_app(model.with_shared(shared), windows=shared, metrics=metrics, on_warm=on_warm)
 
 
-def server_of(app: Any, **connection: Any) -> uvicorn.Server:
-    """A server for the ASGI application `app`; `connection` are the keyword arguments of `Connection`."""
+def server_of(
+    app: Any, tls: tuple[Path | None, Path | None] = (None, None), **connection: Any
+) -> uvicorn.Server:
+    """A server for the ASGI application `app`; `connection` are the keyword arguments of `Connection`.
+
+    `tls`: the files of its certificates and their key. Raises CtrError for files that are no such.
+    """
     protocol: Any = partial(Connection, **connection)
     config = uvicorn.Config(
         app,
@@ -144,7 +159,13 @@ def server_of(app: Any, **connection: Any) -> uvicorn.Server:
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
+        ssl_certfile=tls[0],
+        ssl_keyfile=tls[1],
     )
+    try:
+        config.load()
+    except OSError as error:  # ssl.SSLError is one
+        raise CtrError(f"{tls[0]}: certificates and key cannot be read ({error}).") from None
     return _Server(config)
 
 
@@ -191,10 +212,32 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def listen_unix(path: Path) -> socket.socket:
+    """A listening Unix socket. A socket that nobody listens on any more is replaced. Raises CtrError."""
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX) as other, suppress(ConnectionRefusedError):
+                other.connect(str(path))
+                raise CtrError(f"{path}: another server listens there; give another path with --socket")
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CtrError(f"{path}: cannot listen there ({error}); give another path with --socket") from None
+    except CtrError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket, *, secure: bool = False) -> str:
     """Where `listener` can be reached, such as `http://127.0.0.1:8000`."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http{'s' * secure}://" + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

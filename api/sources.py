@@ -31,6 +31,9 @@ class ModelSource(Protocol):
     def load(self, version: str) -> Model:
         """The model of such a version. Raises CtrError."""
 
+    def change(self, label: str, version: str | None) -> str:
+        """Have a label point to a version, or None: to the one before; returns that. Raises CtrError."""
+
 
 class FolderSource:
     """The model in a folder: another one may take its place."""
@@ -57,6 +60,9 @@ class FolderSource:
     def load(self, version: str) -> Model:
         return load_model(self._path)  # perhaps a later one, which the next look finds
 
+    def change(self, label: str, version: str | None) -> str:
+        raise ModelError("the server serves a folder, which has no labels; start it with --registry")
+
 
 class RegistrySource:
     """The versions that labels of a registry point to."""
@@ -75,3 +81,9 @@ class RegistrySource:
 
     def load(self, version: str) -> Model:
         return self._registry.load(version)
+
+    def change(self, label: str, version: str | None) -> str:
+        if version is None:
+            return self._registry.rollback(label)
+        self._registry.label(label, version)
+        return self._registry.version_of(label)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from zlib import crc32
 
-import orjson
 from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ctr.api.access import IS_ADMIN, respond
 from ctr.api.metrics import ServingMetrics
 from ctr.api.sources import CANARY, ModelSource
-from ctr.errors import CtrError
+from ctr.errors import CtrError, first_problem
 from ctr.model import Model
 
 if TYPE_CHECKING:
@@ -24,11 +25,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MODELS = "/v1/models"
 POLL_S = 1.0
+_MOST_BODY = 4_096
 KEY = b"ctr-request-key"
 """The header by whose hash requests are dealt to the canary; without it, the connection's address is it."""
 MODEL = b"ctr-model"
 """The header of every response that names the version it comes from."""
+
+
+class _Wanted(BaseModel):
+    """What a label is to point to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: Annotated[str, Field(max_length=64)] | None = None
+    rollback: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.version is None) != self.rollback:
+            raise ValueError('give {"version": ID} or {"rollback": true}')
+        return self
+
 
 MakeApp = Callable[[Model, ServingMetrics, Callable[[Exception | None], None]], FastAPI]
 
@@ -101,8 +120,11 @@ class Versions:
             await self._live(receive, send)
             return
         version = self._chosen(scope)
-        if scope["path"] == "/v1/models" and scope["method"] in ("GET", "HEAD"):
-            await _respond(send, self.describe())
+        if scope["path"] == MODELS and scope["method"] in ("GET", "HEAD"):
+            await respond(send, 200, self.describe())
+            return
+        if scope["path"].startswith(f"{MODELS}/"):
+            await self._change_label(scope, receive, send)
             return
         header = (MODEL, version.model.id.encode())
 
@@ -118,6 +140,28 @@ class Versions:
             version.under_way -= 1
             if version.under_way == 0:
                 version.idle.set()
+
+    async def _change_label(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer to `POST /v1/models/LABEL`, with `{"version": ID}`, or `{"rollback": true}`."""
+        if scope["method"] != "POST":
+            await respond(send, 405, {"detail": "POST a version to a label"})
+        elif not scope.get(IS_ADMIN):
+            detail = "an administrator's token is needed: send it as Authorization: Bearer TOKEN"
+            await respond(send, 401, {"detail": detail})
+        else:
+            try:
+                wanted = _Wanted.model_validate_json(await _body(receive))
+                label = scope["path"].removeprefix(f"{MODELS}/")
+                changed = await asyncio.to_thread(self._source.change, label, wanted.version)
+            except ValidationError as error:
+                place, problem = first_problem(error)
+                await respond(send, 422, {"detail": f"{place}: {problem}" if place else problem})
+            except CtrError as error:
+                await respond(send, 409, {"detail": str(error)})
+            else:
+                logger.warning("label %s was changed to %s by request", label, changed)
+                self._look_now.set()
+                await respond(send, 200, {"label": label, "version": changed})
 
     def describe(self) -> dict[str, Any]:
         """What is served, and what is not."""
@@ -247,8 +291,11 @@ async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
     return _Version(label, model, app, datetime.now(UTC).isoformat(timespec="seconds"), lifespan)
 
 
-async def _respond(send: Send, content: Mapping[str, Any]) -> None:
-    body = orjson.dumps(content)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _body(receive: Receive) -> bytes:
+    """A small request's body; what is longer is cut, and so no JSON any more."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")[:_MOST_BODY]
+        if not message.get("more_body") or len(body) > _MOST_BODY:
+            return bytes(body[:_MOST_BODY])

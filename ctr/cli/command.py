@@ -50,7 +50,12 @@ def command_of(function: Callable[..., None]) -> Callable[..., None]:
     parameters = [inspect.Parameter("context", _KEYWORD, annotation=typer.Context)]
     if settings is not None:
         parameters += [
-            _parameter(name, *described, _from_file(settings, names) if name == "settings" else None)
+            _parameter(
+                name,
+                *described,
+                _from_file(settings, names) if name == "settings" else None,
+                settings.environment,
+            )
             for name, described in settings.described().items()
         ]
     parameters += [_own_parameter(each, hints[name]) for name, each in own.items()]
@@ -118,9 +123,16 @@ def _own_parameter(own: inspect.Parameter, hint: Any) -> inspect.Parameter:
 
 
 def _parameter(
-    name: str, field: FieldInfo, setting: Setting, from_file: Callable[..., Any] | None = None
+    name: str,
+    field: FieldInfo,
+    setting: Setting,
+    from_file: Callable[..., Any] | None = None,
+    environment: str = "",
 ) -> inspect.Parameter:
-    """The option of a setting, or the argument; `from_file` reads the file that it names."""
+    """The option of a setting, or the argument; `from_file` reads the file that it names.
+
+    `environment`: what its variable begins with; empty: it has none.
+    """
     kind = setting.kind or field.annotation
     if setting.argument:
         shown: Any = typer.Argument(
@@ -135,6 +147,8 @@ def _parameter(
             help=setting.text,
             rich_help_panel=setting.group,
             show_default=setting.show_default,
+            envvar=f"{environment}{name.upper()}" if environment else None,
+            show_envvar=False,
             min=low,
             max=high,
             callback=from_file or _checked_by(field, setting),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
     from ctr.settings.predict import PredictJob
+    from ctr.settings.serve import ServeJob
     from ctr.settings.setting import Setting, Settings, bounds, setting_of, taking
     from ctr.settings.shared import (
         BadRows,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from textwrap import fill
 from types import UnionType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import (
@@ -68,6 +68,8 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    environment: ClassVar[str] = ""
+    """With what the names of environment variables begin that stand for settings; empty: none do."""
 
     @classmethod
     def described(cls) -> dict[str, tuple[FieldInfo, Setting]]:

@@ -14,11 +14,10 @@ import httpx
 import pytest
 
 from ctr.api.server import listen, serve, url_of
-from ctr.api.sources import FolderSource
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.jobs import run_train_job
 from ctr.model.model import Model
-from ctr.settings import TrainJob
+from ctr.settings import ServeJob, TrainJob
 from tests.ctr.distributed_jobs import Command, wait_for
 
 
@@ -65,7 +64,7 @@ def test_a_port_in_use(model_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(CtrError, match=rf"port {port} on 127\.0\.0\.1 is in use.*--port 0"):
-            serve(FolderSource(model_dir), "127.0.0.1", port)
+            serve(ServeJob(model=model_dir, port=port))
 
 
 def test_the_command_says_why_it_cannot_start(model_dir: Path) -> None:
@@ -85,12 +84,12 @@ def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:
     )
     run_train_job(job)
     with pytest.raises(DataError, match="libsvm"):
-        serve(FolderSource(tmp_path / "model"), "127.0.0.1", 0)
+        serve(ServeJob(model=tmp_path / "model", port=0))
 
 
 def test_a_missing_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere"):
-        serve(FolderSource(tmp_path / "nowhere"), "127.0.0.1", 0)
+        serve(ServeJob(model=tmp_path / "nowhere", port=0))
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         ((), "give the folder of a model with --model, or a registry"),
         (("--model", models[0], "--registry", "x"), "give the folder of a model with --model, or a registry"),
         (("--model", models[0], "--canary", "5%"), "--canary is a share for a version of a registry"),
-        (("--registry", "x", "--canary", "five"), "--canary five is no share of the requests"),
+        (("--registry", "x", "--canary", "five"), "'five' is no share of the requests"),
         (("--registry", registry.place, "--label", "best"), "there is no label best (there is stable)"),
     ):
         ended = cli("serve", "--port", 0, *words)

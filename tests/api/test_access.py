@@ -1,0 +1,168 @@
+"""Who may ask: tokens, their rotation, labels that are changed by request; TLS, sockets, the log."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ctr.api.access import Tokens
+from ctr.errors import CtrError
+from ctr.model import load_model
+from ctr.registry import Registry
+from tests.api.test_server import server_process
+from tests.api.test_versions import answered, until
+from tests.command_line import Cli
+from tests.ps.tls import Certificates
+
+ROWS = {"rows": [{"city": "Köln"}]}
+TOKEN, OTHER, ADMIN = "predict-0123456789", "predict-abcdefghij", "admin-0123456789ab"
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> tuple[Path, Path]:
+    for name, text in (("tokens", f"# two\n{TOKEN}\n\n{OTHER}\n"), ("admin", f"{ADMIN}\n")):
+        (tmp_path / name).write_text(text)
+    return tmp_path / "tokens", tmp_path / "admin"
+
+
+def test_tokens_and_labels(
+    registry: Registry, models: list[Path], tokens: tuple[Path, Path], tmp_path: Path
+) -> None:
+    log, version = tmp_path / "access.log", registry.publish(models[1])
+    words = ("--tokens-file", tokens[0], "--admin-tokens-file", tokens[1], "--access-log", log)
+    with (
+        server_process("--registry", registry.place, *words) as (_, line),
+        httpx.Client(base_url=line.split()[-1]) as client,
+    ):
+        for wrong in ({}, bearer("predict-0123456780"), bearer("x"), {"authorization": f"Basic {TOKEN}"}):
+            refused = client.post("/v1/predict", json=ROWS, headers=wrong)
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "a valid token is needed" in refused.json()["detail"]
+        for path in ("/v1/model", "/v1/models", "/docs", "/openapi.json", "/nothing"):
+            assert client.get(path).status_code == 401
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert client.get(path).status_code == 200
+        for right in (TOKEN, OTHER, ADMIN):
+            assert client.post("/v1/predict", json=ROWS, headers=bearer(right)).status_code == 200
+        assert "inputs" not in client.get("/v1/model", headers=bearer(TOKEN)).json()["training"]
+        assert client.get("/v1/model", headers=bearer(ADMIN)).json()["training"]["inputs"]
+
+        change = {"url": "/v1/models/stable", "json": {"version": version[:8]}}
+        assert client.post(**change, headers=bearer(TOKEN)).status_code == 401
+        changed = client.post(**change, headers=bearer(ADMIN))
+        assert changed.json() == {"label": "stable", "version": version}
+        until(lambda: answered(client, **bearer(TOKEN)) == version)
+        back = client.post("/v1/models/stable", json={"rollback": True}, headers=bearer(ADMIN))
+        assert back.json()["version"] == load_model(models[0]).id
+        for body, status, problem in (
+            ({"version": "0" * 12}, 409, "there is no such version"),
+            ({"version": "../../etc"}, 409, "there is no such version"),
+            ({}, 422, "give {"),
+            ({"version": version, "rollback": True}, 422, "give {"),
+            ({"verzion": version}, 422, "verzion"),
+            ([], 422, ""),
+        ):
+            refused = client.post("/v1/models/stable", json=body, headers=bearer(ADMIN))
+            assert refused.status_code == status
+            assert problem in refused.json()["detail"]
+        wrong_label = client.post("/v1/models/..%2Fx", json={"version": version}, headers=bearer(ADMIN))
+        assert wrong_label.status_code == 409
+        assert "is no label" in wrong_label.json()["detail"]
+        assert (
+            client.post("/v1/models/stable", content=b"x" * 10**6, headers=bearer(ADMIN)).status_code == 422
+        )
+
+        tokens[0].write_text(f"{OTHER}\n")  # one goes
+        until(lambda: client.post("/v1/predict", json=ROWS, headers=bearer(TOKEN)).status_code == 401)
+        tokens[0].unlink()  # a mistake, which changes nothing
+        time.sleep(1.1)
+        mine = {"x-request-id": "mine-1", "traceparent": "00-4bf92f35-00f067aa-01"}
+        answer = client.post("/v1/predict", json=ROWS, headers=bearer(OTHER) | mine)
+        assert answer.status_code == 200
+        assert answer.headers["x-request-id"] == "mine-1"
+        odd = client.post("/v1/predict", json=ROWS, headers=bearer(OTHER) | {"x-request-id": "a" * 200})
+        assert odd.headers["x-request-id"] != "a" * 200
+    assert stat.S_IMODE(log.stat().st_mode) == 0o640
+    entries = [json.loads(text) for text in log.read_text().splitlines()]
+    (entry,) = (each for each in entries if each["id"] == "mine-1")
+    assert entry["traceparent"] == mine["traceparent"]
+    assert (entry["method"], entry["path"], entry["status"]) == ("POST", "/v1/predict", 200)
+    assert entry["model"] == load_model(models[0]).id
+    assert entry["bytes"] == len(answer.content)
+    assert 0 < entry["ms"] < 10_000
+    assert not any(token in log.read_text() for token in (TOKEN, OTHER, ADMIN))
+
+
+def test_without_tokens_for_administration_nothing_is_changed(registry: Registry, models: list[Path]) -> None:
+    version = registry.publish(models[1])
+    with server_process("--registry", registry.place) as (_, line):
+        url = f"{line.split()[-1]}/v1/models/stable"
+        assert httpx.post(url, json={"version": version}, headers=bearer("x")).status_code == 401
+        assert httpx.get(url).status_code == 405
+
+
+def test_tokens_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tokens"
+    for text, problem in (
+        ("", "there is no token in it"),
+        ("short\n", "a token of 5 characters can be guessed"),
+    ):
+        file.write_text(text)
+        with pytest.raises(CtrError, match=problem):
+            Tokens(file, "NONE")
+    with pytest.raises(CtrError, match="tokens cannot be read from it"):
+        Tokens(tmp_path / "nowhere", "NONE")
+    monkeypatch.setenv("SOME", f"{TOKEN},{OTHER}")
+    some = Tokens(None, "SOME")
+    assert some.wanted
+    assert some.has(OTHER.encode())
+    assert not some.has(None)
+    monkeypatch.setenv("SOME", "short")
+    with pytest.raises(CtrError, match="the environment: a token of 5"):
+        Tokens(None, "SOME")
+    assert not Tokens(None, "NONE").wanted
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+def test_tls(model_dir: Path, certificates: Certificates, cli: Cli, tmp_path: Path) -> None:
+    cert, key = certificates.server
+    with server_process(model_dir, "--tls-cert", cert, "--tls-key", key) as (_, line):
+        url = line.split()[-1]
+        assert url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=str(certificates.ca))
+        with httpx.Client(base_url=url.replace("127.0.0.1", "localhost"), verify=trusting) as client:
+            assert client.post("/v1/predict", json=ROWS).status_code == 200
+    (tmp_path / "no.pem").write_text("no")
+    ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-cert", tmp_path / "no.pem")
+    assert ended.code == 1
+    assert "certificates and key cannot be read" in ended.err
+    ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-key", key)
+    assert "--tls-key belongs to a certificate: give --tls-cert" in ended.err
+
+
+def test_a_unix_socket(model_dir: Path, cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "ctr.sock"
+    for _ in range(2):  # the second finds what a killed one has left
+        with server_process(model_dir, "--socket", path) as (process, line):
+            assert line.endswith(f" on unix:{path}\n")
+            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ctr") as client:
+                assert client.post("/v1/predict", json=ROWS).status_code == 200
+            ended = cli("serve", "--model", model_dir, "--socket", path)
+            assert "another server listens there" in ended.err
+            process.popen.kill()
+            process.popen.wait()
+        assert path.is_socket()
