@@ -15,9 +15,8 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
-from ctr.api.access import IS_ADMIN
 from ctr.api.body import Limits, RequestError, check_content, containers_at_most, parse_rows, read_body
-from ctr.api.metrics import CONTENT_TYPE, ServingMetrics
+from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
 from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,

@@ -17,13 +17,19 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ctr.api.access import Access, Tokens
 from ctr.api.app import create_app
 from ctr.api.connection import Connection
-from ctr.api.metrics import ServingMetrics
-from ctr.api.sources import CANARY, FolderSource, ModelSource, RegistrySource
-from ctr.api.versions import Versions
-from ctr.api.workers import run_workers
+from ctr.api.operations import (
+    CANARY,
+    Access,
+    FolderSource,
+    ModelSource,
+    RegistrySource,
+    ServingMetrics,
+    Tokens,
+    Versions,
+    run_processes,
+)
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob
@@ -88,7 +94,7 @@ def serve(job: ServeJob) -> None:
             if job.workers == 1:
                 work(say)
             else:
-                run_workers(job.workers, work, say)
+                run_processes(job.workers, work, say)
         finally:
             if job.socket is not None:
                 job.socket.unlink(missing_ok=True)

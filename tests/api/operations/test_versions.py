@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from ctr.api.app import create_app
-from ctr.api.sources import FolderSource, ModelSource, RegistrySource
-from ctr.api.versions import Versions
+from ctr.api.operations.sources import FolderSource, ModelSource, RegistrySource
+from ctr.api.operations.versions import Versions
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
 from ctr.registry import Registry

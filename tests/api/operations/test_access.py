@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ctr.api.access import Tokens
+from ctr.api.operations.access import Tokens
 from ctr.errors import CtrError
 from ctr.model import load_model
 from ctr.registry import Registry
+from tests.api.operations.test_versions import answered, until
 from tests.api.test_server import server_process
-from tests.api.test_versions import answered, until
 from tests.command_line import Cli
 from tests.ps.tls import Certificates
 

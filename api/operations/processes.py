@@ -1,4 +1,4 @@
-"""`run_workers`: several processes that answer on one socket, and one that watches over them."""
+"""`run_processes`: several processes that answer on one socket, and one that watches over them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Work = Callable[[Callable[[], None]], None]
 """What one process does until it is told to stop; it calls what it is given when it answers requests."""
 
 
-def run_workers(count: int, work: Work, on_ready: Callable[[], None]) -> None:
+def run_processes(count: int, work: Work, on_ready: Callable[[], None]) -> None:
     """Run `work` in `count` processes until SIGINT or SIGTERM, and start a new one for each that ends before.
 
     `on_ready` is called once, when all answer. SIGHUP goes on to all of them. To be called before there are
     threads. Raises CtrError when they do not come up.
     """
-    _Workers(count, work, on_ready).run()
+    _Processes(count, work, on_ready).run()
 
 
-class _Workers:
+class _Processes:
     def __init__(self, count: int, work: Work, on_ready: Callable[[], None]) -> None:
         self._work, self._on_ready = work, on_ready
         self._count = count
@@ -71,12 +71,12 @@ class _Workers:
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            self._be_worker(writing)
+            self._be_process(writing)
         os.close(writing)
         self._began[pid] = monotonic()
         self._ready[reading] = pid
 
-    def _be_worker(self, ready: int) -> None:
+    def _be_process(self, ready: int) -> None:
         """Work, in the new process, and end it."""
         code = 1
         try:

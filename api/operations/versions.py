@@ -14,9 +14,9 @@ from zlib import crc32
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ctr.api.access import IS_ADMIN, respond
-from ctr.api.metrics import ServingMetrics
-from ctr.api.sources import CANARY, ModelSource
+from ctr.api.operations.access import IS_ADMIN, respond
+from ctr.api.operations.metrics import ServingMetrics
+from ctr.api.operations.sources import CANARY, ModelSource
 from ctr.errors import CtrError, first_problem
 from ctr.model import Model
 

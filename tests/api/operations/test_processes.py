@@ -13,8 +13,8 @@ import pytest
 
 from ctr.model import load_model
 from ctr.registry import Registry
+from tests.api.operations.test_versions import answered, until
 from tests.api.test_server import server_process
-from tests.api.test_versions import answered, until
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 
