@@ -65,6 +65,12 @@ class Transform:
     with_fields: bool
     columns: tuple[str, ...]
     """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
+    numbers: frozenset[str]
+    """Those that no field reads as categories."""
+    lists: frozenset[str]
+    """Those whose values may be lists."""
+    ignored: frozenset[str]
+    """Further columns that rows given as mappings may have."""
 
     def __init__(
         self,
@@ -123,10 +129,10 @@ class Transform:
         ]
         categories = {c for field in spec.fields if not field.numeric for c in columns_of(field)}
         categories.update(column for window in spec.windows for column in window.key)
-        self._numbers = frozenset(self.columns) - categories
-        self._lists = spec.list_columns
+        self.numbers = frozenset(self.columns) - categories
+        self.lists = spec.list_columns
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
-        self._ignored = frozenset(column for column in unused if column is not None)
+        self.ignored = frozenset(column for column in unused if column is not None)
 
     def learnt(self, field: InputField) -> Arrays:
         """What this field of the spec has learnt."""
@@ -283,7 +289,7 @@ class Transform:
         if FORMATS[name].fields:
             raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
         return cells_of_rows(
-            rows, self.columns, numbers=self._numbers, lists=self._lists, ignored=self._ignored
+            rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored
         )
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
