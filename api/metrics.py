@@ -35,6 +35,9 @@ class ServingMetrics:
             "ctr_requests_under_way", "Requests not yet answered.", registry=self._registry
         )
         self.rows = Counter("ctr_rows", "Rows predicted.", registry=self._registry)
+        self.unknown_values = Counter(
+            "ctr_unknown_values", "Values of fields that the model does not know.", registry=self._registry
+        )
         of_model = Gauge("ctr_model", "1 for the model that is served.", ["id"], registry=self._registry)
         of_model.labels(model).set(1)
 

@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ctr.api.app import create_app
-from ctr.api.connection import Connection
+from ctr.api.connection import connection_class
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
 
@@ -94,8 +94,8 @@ def _windows_line(shared: SharedWindows | None) -> str:
 
 
 def server_of(app: FastAPI, **connection: Any) -> uvicorn.Server:
-    """A server for `app`; `connection` are the keyword arguments of `Connection`."""
-    protocol: Any = partial(Connection, **connection)
+    """A server for `app`; `connection` are the keyword arguments of `Bounded`."""
+    protocol: Any = partial(connection_class(), **connection)
     config = uvicorn.Config(
         app,
         http=protocol,

@@ -47,8 +47,12 @@ class JsonRequests:
         self._fields = Fields(
             np.frombuffer(b"".join(texts), np.uint8),
             np.cumsum([0, *map(len, texts)], dtype=np.int32),
-            several=np.array([name in transform.lists or name not in self._columns for name in names], np.bool_),
-            whole=np.array([name in self._columns and name not in transform.numbers for name in names], np.bool_),
+            several=np.array(
+                [name in transform.lists or name not in self._columns for name in names], np.bool_
+            ),
+            whole=np.array(
+                [name in self._columns and name not in transform.numbers for name in names], np.bool_
+            ),
             others=unknown,
         )
         self._numbers, self._lists = transform.numbers, transform.lists
@@ -71,7 +75,10 @@ class JsonRequests:
         places = min(rows, body.count(b",") + 1) + 1
         shape = places, len(self._columns)
         found = Found(
-            np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.bool_), self._scratch.seen
+            np.empty(shape, np.int32),
+            np.empty(shape, np.int32),
+            np.empty(shape, np.bool_),
+            self._scratch.seen,
         )
         kind, count, unknown, flagged = map(
             int, scan_request(buffer, size + 1, self._fields, self._scratch.memo, found)

@@ -264,10 +264,10 @@ def _name(
     j, close = foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
     if j < 0:
         close, escaped = string_end(buffer, at + _U1)
-        if buffer[close] != _QUOTE or escaped:
+        if buffer[close] != _QUOTE:
             return -1, _U0
-        j = column_of(buffer, at + _U1, close, False, out, names, bounds, memo, member)
-        if j < 0 and not others:
+        j = column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
+        if j < 0 and (escaped or not others):
             return -1, _U0
     at = space(buffer, close + _U1)
     if buffer[at] != _COLON:

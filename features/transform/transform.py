@@ -13,7 +13,6 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
 from ctr.features.columns import Arrays, Buckets, Columns, HashedTokens, TokenCounts, read_only
 from ctr.features.spec import (
-    FORMATS,
     FeatureSpec,
     InputField,
     WindowField,
@@ -261,9 +260,12 @@ class Transform:
             by_column.bad_column[too_many] = np.array(self._list_columns, np.int32)[longest]
         return int(most[by_column.problem == 0].sum())
 
-    def apply(self, cells: Cells) -> Batch:
-        """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""
-        builder = BatchBuilder(self, len(cells))
+    def apply(self, cells: Cells, most_features: int | None = None) -> Batch:
+        """All rows as a batch. Raises DataError naming row, column and value of the first bad one.
+
+        `most_features`: with more than that it raises MoreFeaturesError, before it makes them.
+        """
+        builder = BatchBuilder(self, len(cells), most_features=most_features)
         status = np.zeros(len(cells), np.uint8)
         column = np.zeros(len(cells), np.int32)
         self.append(cells, status, column, builder, 0)
@@ -284,13 +286,8 @@ class Transform:
         return self.apply(self.cells_of(rows))
 
     def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
-        """Such rows as cells of `columns`."""
-        name = self.spec.source.format
-        if FORMATS[name].fields:
-            raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
-        return cells_of_rows(
-            rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored
-        )
+        """Such rows as cells of `columns`. Rows that carry their own features have them as the text `features`."""
+        return cells_of_rows(rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
