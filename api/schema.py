@@ -8,6 +8,8 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
+from ctr.api.answers import DETAILS
+from ctr.api.requests.body import ARROW
 from ctr.features import FeatureSpec
 from ctr.features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
 
@@ -53,7 +55,16 @@ _UNIX_TIME = {
     "description": "A time: a number of seconds or milliseconds since 1970, as the training data has it.",
     "anyOf": [{"type": "number"}, {"type": "string"}, _MISSING],
 }
+_OWN_FEATURES = {"description": "The features of a row, as a line of the format has them."}
 _UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
+
+
+class FeatureContribution(BaseModel):
+    """What one feature adds to the log-odds of a row."""
+
+    field: str = Field(description="Name of the field or cross; `(bias)` for what every row has.")
+    slot: int = Field(description="Where the model has the feature's weight.")
+    contribution: float = Field(description="Weight times value.")
 
 
 class Predictions(BaseModel):
@@ -64,6 +75,43 @@ class Predictions(BaseModel):
     )
 
     predictions: list[float] = Field(description="Probability of a click, between 0 and 1, for each row.")
+    model: str = Field(description="Id of the model that predicted.")
+    margins: list[float] | None = Field(
+        None, description="With `include=margins`: the log-odds of a click for each row, after calibration."
+    )
+    unseen: list[float] | None = Field(
+        None,
+        description="With `include=unseen`: the share of each row's features for which the model has no weight:"
+        " they were not in its training data, or told nothing.",
+    )
+    contributions: list[list[FeatureContribution]] | None = Field(
+        None,
+        description="With `include=contributions`: for each row, what its features add to the log-odds before"
+        " calibration.",
+    )
+
+
+class TextContribution(FeatureContribution):
+    """The same with what the feature is."""
+
+    text: str = Field(description="The field's value in the row; empty for a cross.")
+    feature: str = Field(description="What the value became.")
+    value: float = Field(description="Of the feature; 1 for a category.")
+    weight: float = Field(description="Of the feature in the model; 0 if it has none.")
+
+
+class RowExplanation(BaseModel):
+    """A row's prediction and what it comes from."""
+
+    log_odds: float = Field(description="The sum of the contributions, before calibration.")
+    prediction: float = Field(description="Probability of a click.")
+    contributions: list[TextContribution] = Field(description="The largest first, whatever their sign.")
+
+
+class Explanations(BaseModel):
+    """Explanations, one per row of the request, in its order."""
+
+    explanations: list[RowExplanation]
     model: str = Field(description="Id of the model that predicted.")
 
 
@@ -126,18 +174,45 @@ def _example_time(time_format: str | None) -> int | str:
     return now.strftime(time_format) if time_format else now.isoformat()
 
 
-def describe_rows(app: FastAPI, spec: FeatureSpec, max_rows: int, path: str) -> None:
+def describe_rows(app: FastAPI, spec: FeatureSpec, max_rows: int, path: str, *, others: bool = False) -> None:
     """Put the schema of a request to `path` into the OpenAPI document, which FastAPI makes once and keeps.
 
     Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
+    `others`: rows may have fields that the spec does not name.
     """
-    content = {"schema": request_schema(spec, max_rows), "example": {"rows": [example_row(spec)]}}
+    content = {
+        "schema": request_schema(spec, max_rows, others=others),
+        "example": {"rows": [example_row(spec)]},
+    }
     operation = app.openapi()["paths"][path]["post"]
     operation["requestBody"] = {"required": True, "content": {"application/json": content}}
 
 
-def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
-    """The JSON schema of a prediction request to a model of `spec`."""
+def describe_arrow(app: FastAPI, path: str) -> None:
+    """The same for Arrow data, in both directions."""
+    content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ARROW}
+    operation = app.openapi()["paths"][path]["post"]
+    operation["requestBody"] = {"required": True, "content": content}
+    operation["responses"]["200"]["content"] = {ARROW[0]: content[ARROW[0]]}
+
+
+def describe_details(app: FastAPI, path: str) -> None:
+    """The parameter `include`."""
+    app.openapi()["paths"][path]["post"]["parameters"] = [
+        {
+            "name": "include",
+            "in": "query",
+            "required": False,
+            "description": "What the answer has besides the predictions.",
+            "style": "form",
+            "explode": False,
+            "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": list(DETAILS)}},
+        }
+    ]
+
+
+def request_schema(spec: FeatureSpec, max_rows: int, *, others: bool = False) -> dict[str, Any]:
+    """The JSON schema of a prediction request to a model of `spec`; `others`: see `describe_rows`."""
     columns = {
         column: _UNUSED
         for column in (*spec.source.columns, *spec.source.ignore, spec.label, spec.weight)
@@ -155,23 +230,51 @@ def request_schema(spec: FeatureSpec, max_rows: int) -> dict[str, Any]:
         if isinstance(field, NumberField):
             column = column_of(field)
             columns[column] = _BOTH if columns.get(column) in (_CATEGORY, _BOTH) else _NUMBER
+    if not spec.fields:
+        columns |= dict.fromkeys(spec.columns, _OWN_FEATURES)
+    row = {
+        "type": "object",
+        "additionalProperties": others,
+        "description": "One example: values by field. A field that is left out, null or empty is a missing value.",
+        "properties": columns,
+    }
+    of_columns = {
+        name: {"type": "array", "maxItems": max_rows, "items": schema} for name, schema in columns.items()
+    }
+    several = {"type": "array", "maxItems": max_rows, "items": row}
+    forms: dict[str, dict[str, Any]] = {
+        "rows": {
+            "rows": {
+                **several,
+                "description": "The examples to predict. None is fine: the answer is then empty too.",
+            }
+        },
+        "columns": {
+            "columns": {
+                "type": "object",
+                "additionalProperties": others,
+                "description": "The same as lists of values by field, all of one length.",
+                "properties": of_columns,
+            }
+        },
+        "candidates": {
+            "context": {**row, "description": "Values that the candidates share."},
+            "candidates": {
+                **several,
+                "description": "Each is an example, with the values of the context that it lacks.",
+            },
+        },
+    }
     return {
         "title": "Rows",
         "type": "object",
-        "required": ["rows"],
-        "additionalProperties": False,
-        "properties": {
-            "rows": {
-                "type": "array",
-                "maxItems": max_rows,
-                "description": "The examples to predict. None is fine: the answer is then empty too.",
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "description": "One example: values by field. A field that is left out, null or empty"
-                    " is a missing value.",
-                    "properties": columns,
-                },
+        "oneOf": [
+            {
+                "type": "object",
+                "required": list(properties),
+                "additionalProperties": False,
+                "properties": properties,
             }
-        },
+            for properties in forms.values()
+        ],
     }

@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ctr.api.app import create_app
-from ctr.api.connection import Connection
+from ctr.api.connection import connection_class
 from ctr.api.operations import (
     CANARY,
     Access,
@@ -155,7 +155,7 @@ def server_of(
 
     `tls`: the files of its certificates and their key. Raises CtrError for files that are no such.
     """
-    protocol: Any = partial(Connection, **connection)
+    protocol: Any = partial(connection_class(), **connection)
     config = uvicorn.Config(
         app,
         http=protocol,

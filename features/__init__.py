@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.features.batches import Batch, Chunk, Slots, slot_counts, slot_dtype
+from ctr.features.batches import Batch, Chunk, MoreFeaturesError, Slots, slot_counts, slot_dtype
 from ctr.features.batches import warm_up as warm_up_localize
 from ctr.features.dataset import (
     BLOCK_ROWS,

@@ -42,6 +42,9 @@ class ServingMetrics:
             registry=self._registry,
         )
         self.rows = Counter("ctr_rows", "Rows predicted.", registry=self._registry)
+        self.unknown_values = Counter(
+            "ctr_unknown_values", "Values of fields that the model does not know.", registry=self._registry
+        )
         self._models = Gauge(
             "ctr_model",
             "1 for each version served.",

@@ -49,8 +49,16 @@ _writable: set[str] = set()
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def njit(*, cache: bool = False, **options: Any) -> Callable[[_Function], _Function]:
-    """`numba.njit`, with our cache if it is to be cached."""
+def njit(*, cache: bool = False, borrows: bool = False, **options: Any) -> Callable[[_Function], _Function]:
+    """`numba.njit`, with our cache if it is to be cached.
+
+    `borrows`: the kernel makes no arrays, and returns none, but uses those that its caller keeps, so that no
+    references have to be counted. Numba counts them at each call of a kernel by another, atomically: without
+    that, the scanner of JSON lines, whose kernels call one another for each value, takes a quarter of the
+    time (0.29 ms became 0.08 for 100 rows of Criteo).
+    """
+    if borrows:
+        options["_nrt"] = False
 
     def compiled(function: _Function) -> _Function:
         kernel = numba.njit(**options)(function)

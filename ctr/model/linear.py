@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ctr.features import Batch, Chunk, Slots
 from ctr.features.batches import localize
 from ctr.model import kernels
+from ctr.model.lookup import WeightLookup, lookup_of
 from ctr.optimizers import Float32
 
 if TYPE_CHECKING:
@@ -36,12 +37,18 @@ class LinearModel:
     """uint32|uint64[k], sorted."""
     weights: Float32
     """float32[k], none of them 0."""
+    lookup: WeightLookup | None = None
+    """Of the same weights, for a server; None: they are searched for."""
 
     @staticmethod
     def of_weights(slots: Slots, weights: Float32) -> LinearModel:
         """The model of weights float32[k], zero or not, at sorted slots."""
         kept = weights != 0
         return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
+
+    def indexed(self) -> LinearModel:
+        """The same model, which needs more memory and looks weights up faster, for a few examples at a time."""
+        return self if self.lookup is not None else replace(self, lookup=lookup_of(self.slots, self.weights))
 
     def predict(self, examples: Examples) -> Float32:
         """The click probability of each example, float32[n]."""
@@ -67,6 +74,8 @@ class LinearModel:
 
     def weights_at(self, slots: Slots) -> Float32:
         """The weights float32[u] of slots[u], in any order; 0 where there is none."""
+        if self.lookup is not None:
+            return self.lookup.weights_at(slots)
         if self.slots.size == 0:
             return np.zeros(slots.size, np.float32)
         at = np.searchsorted(self.slots, slots)

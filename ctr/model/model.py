@@ -347,6 +347,10 @@ class Model:
         state = state_of(self) if self.state is None else self.state
         save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
 
+    def indexed(self) -> Model:
+        """The same model, whose weights are looked up faster, for a few rows at a time; it needs more memory."""
+        return replace(self, linear=self.linear.indexed())
+
     def with_shared(self, history: ServedHistory) -> Model:
         """The same model, which asks `history` instead of windows of its own."""
         transform = Transform(self.spec, with_label=False, history=history)

@@ -20,6 +20,10 @@ class _Layout(Protocol):
     with_fields: bool
 
 
+class MoreFeaturesError(Exception):
+    """Examples have more features than they were to have."""
+
+
 class BatchBuilder:
     """Room for up to `capacity` examples, filled in order and then taken as a `Batch`.
 
@@ -45,8 +49,17 @@ class BatchBuilder:
     weights: NDArray[np.float32]
     """float32[capacity]; of length 0 without weights."""
 
-    def __init__(self, transform: _Layout, rows: int, no_click: NDArray[np.int8] | None = None) -> None:
-        """`no_click`: shared by all builders whose rows must have labels of one kind."""
+    def __init__(
+        self,
+        transform: _Layout,
+        rows: int,
+        no_click: NDArray[np.int8] | None = None,
+        most_features: int | None = None,
+    ) -> None:
+        """`no_click`: shared by all builders whose rows must have labels of one kind.
+
+        `most_features`: where there could be more, this and `reserve` raise MoreFeaturesError.
+        """
         spec = transform.spec
         self.capacity = rows
         self._slot_dtype = slot_dtype(spec.bits)
@@ -56,6 +69,8 @@ class BatchBuilder:
         self._has_labels = transform.with_label
         self._has_weights = transform.with_label and spec.weight_column is not None
         self._features = rows * spec.features_per_example
+        self._most = most_features
+        self._require(self._features)
         self._allocate()
 
     @property
@@ -71,6 +86,7 @@ class BatchBuilder:
     def reserve(self, features: int) -> None:
         """Makes room for that many features after those written; it may replace the arrays of features."""
         needed = self.features + features
+        self._require(needed)
         if needed <= self.slots.size:
             return
         self._features = max(needed, 2 * self.slots.size)
@@ -78,6 +94,10 @@ class BatchBuilder:
         self._allocate_features()
         for array, before in zip((self.slots, self.values, self.fields), written, strict=True):
             array[:used] = before[:used]
+
+    def _require(self, features: int) -> None:
+        if self._most is not None and features > self._most:
+            raise MoreFeaturesError
 
     def add(self, batch: Batch, start: int, stop: int) -> None:
         """Appends copies of a batch's examples `start..stop-1`, for which there is room."""

@@ -9,6 +9,7 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.features.lines.delimited import DelimitedReader, DelimitedRows, Labels
     from ctr.features.lines.json_lines import JsonLinesReader
+    from ctr.features.lines.json_request import JsonRequests, RequestRows
     from ctr.features.lines.line_reader import LibsvmReader, VwReader
 
 # Each has kernels that only its format needs.

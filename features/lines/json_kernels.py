@@ -14,11 +14,12 @@ LIST, NESTED = RowStatus.LIST.value, RowStatus.NESTED.value
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _QUOTE, _COLON, _COMMA, _NEWLINE, _RETURN = (np.uint8(ord(c)) for c in '":,\n\r')
 _OPEN, _CLOSE, _LIST, _LIST_END = (np.uint8(ord(c)) for c in "{}[]")
-_T, _F, _N, _BIG_N, _ZERO, _ONE = (np.uint8(ord(c)) for c in "tfnN01")
+_T, _F, _N, _BIG_N, _ZERO, _ONE, _POINT = (np.uint8(ord(c)) for c in "tfnN01.")
 _BETWEEN = np.uint8(0x1F)  # the elements of a list
+_SURE_DIGITS = np.uint64(18)  # a whole number of so many characters fits into 64 bits
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def scan_json(
     buffer: NDArray[np.uint8],
     begin: int,
@@ -70,7 +71,7 @@ def scan_json(
     return np.intp(rows), np.intp(at), np.intp(out), np.intp(flagged)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _row(
     buffer: NDArray[np.uint8],
     at: np.uint64,
@@ -95,12 +96,12 @@ def _row(
     while True:
         if buffer[at] != _QUOTE:
             return BAD_JSON, 0, at, out
-        j, close = _foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
+        j, close = foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
         if j < 0:
             close, escaped = string_end(buffer, at + _U1)
             if buffer[close] != _QUOTE:
                 return BAD_JSON, 0, close, out
-            j = _column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
+            j = column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
         at = space(buffer, close + _U1)
         if buffer[at] != _COLON:
             return BAD_JSON, 0, at, out
@@ -111,7 +112,7 @@ def _row(
                 return BAD_JSON, 0, at, out
             at = after
         else:
-            bad, at, start, stop, out, make = _value(buffer, at, out, several[j], exact[j])
+            bad, at, start, stop, out, make = value(buffer, at, out, several[j], exact[j], False, False)
             if bad != 0:
                 return bad, j, at, out
             starts[j], ends[j], again[j] = start, stop, make
@@ -125,8 +126,8 @@ def _row(
         member += 1
 
 
-@njit(nogil=True, cache=True, forceinline=True)
-def _foretold(
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
+def foretold(
     buffer: NDArray[np.uint8], at: np.uint64, names: NDArray[np.uint8], bounds: NDArray[np.int32], j: int
 ) -> tuple[int, np.uint64]:
     """Column `j`, and the quote behind its name, if that is what stands there, else -1."""
@@ -139,8 +140,8 @@ def _foretold(
     return (int(j) if i == stop and buffer[at] == _QUOTE else -1), at
 
 
-@njit(nogil=True, cache=True)
-def _column_of(
+@njit(nogil=True, cache=True, borrows=True)
+def column_of(
     buffer: NDArray[np.uint8],
     start: np.uint64,
     stop: np.uint64,
@@ -165,7 +166,7 @@ def _column_of(
     return -1
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _is_name(
     buffer: NDArray[np.uint8],
     start: np.uint64,
@@ -183,23 +184,33 @@ def _is_name(
     return bool(i == length)
 
 
-@njit(nogil=True, cache=True)
-def _value(
-    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, several: bool, exact: bool
+@njit(nogil=True, cache=True, borrows=True)
+def value(
+    buffer: NDArray[np.uint8],
+    at: np.uint64,
+    out: np.uint64,
+    several: bool,
+    exact: bool,
+    strict: bool,
+    whole: bool,
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """What is wrong with a value, or 0; its end, or the place; its text; next spare; whether to make it."""
+    """What is wrong with a value, or 0; its end, or the place; its text; next spare; whether to make it.
+
+    `strict`: NaN, which JSON does not have, is refused, and numbers are to be made that might be kept as
+    float64 or, if `whole`, are fractions.
+    """
     if buffer[at] != _LIST:
-        return _single(buffer, at, out, exact)
+        return _single(buffer, at, out, exact, strict, whole)
     if not several:
         return LIST, at, out, out, out, False
-    return _list(buffer, at, out)
+    return _list(buffer, at, out, strict, whole)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _single(
-    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, exact: bool
+    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, exact: bool, strict: bool, whole: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """As `_value`, of what is no list."""
+    """As `value`, of what is no list."""
     byte = buffer[at]
     if byte == _QUOTE:
         close, escaped = string_end(buffer, at + _U1)
@@ -211,7 +222,7 @@ def _single(
         return (0 if is_sound else BAD_JSON), (close + _U1 if is_sound else at), out, stop, stop, False
     if byte in (_OPEN, _LIST):
         return NESTED, at, out, out, out, False
-    if byte in (_T, _F, _N, _BIG_N):
+    if byte in (_T, _F, _N) or (byte == _BIG_N and not strict):
         after = skip(buffer, at)
         stop = out
         if byte in (_T, _F):
@@ -219,20 +230,29 @@ def _single(
             stop = out + _U1
         return (0 if after != at else BAD_JSON), after, out, stop, stop, False
     after, start, stop, make = number(buffer, at, exact)
+    if strict:
+        make |= stop - start > _SURE_DIGITS or (whole and _has_point(buffer, start, stop))
     return (0 if after != at else BAD_JSON), after, start, stop, out, make
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
+def _has_point(buffer: NDArray[np.uint8], start: np.uint64, stop: np.uint64) -> bool:
+    while start < stop and buffer[start] != _POINT:
+        start += _U1
+    return start < stop
+
+
+@njit(nogil=True, cache=True, borrows=True)
 def _list(
-    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64
+    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, strict: bool, whole: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """As `_value`, of a list: the texts of its elements; if one must be made, all of it as JSON."""
+    """As `value`, of a list: the texts of its elements; if one must be made, all of it as JSON."""
     first, begin, again = at, out, False
     at = space(buffer, at + _U1)
     if buffer[at] == _LIST_END:
         return 0, at + _U1, out, out, out, False
     while True:
-        bad, after, start, stop, out, make = _single(buffer, at, out, True)
+        bad, after, start, stop, out, make = _single(buffer, at, out, True, strict, whole)
         if bad != 0:
             return bad, after, out, out, out, False
         again |= make

@@ -32,7 +32,7 @@ for _c, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
     _ESCAPES[_c] = _meant
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     """Where the white space at `at` ends; a newline is none."""
     while buffer[at] == _SPACE or buffer[at] == _TAB or buffer[at] == _RETURN:
@@ -40,13 +40,13 @@ def space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     return at
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _zeros(word: np.uint64) -> np.uint64:
     """Not 0 if one of its bytes is."""
     return (word - np.uint64(0x0101010101010101)) & ~word & np.uint64(0x8080808080808080)
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def string_end(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, bool]:
     """Of a string, behind its quote: its closing quote or the newline, and whether it has escapes."""
     escaped = False
@@ -64,7 +64,7 @@ def string_end(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, boo
     return at, escaped
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def skip(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     """Where the value at `at` ends; `at` if there is none. Lists and objects are not looked into."""
     start, depth = at, 0
@@ -92,7 +92,7 @@ def skip(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
             return at
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def _word(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     """Where `true`, `false`, `null` or `NaN` at `at` ends; `at` if it is none of them."""
     for word in range(_WORD_BOUNDS.size - 1):
@@ -105,14 +105,14 @@ def _word(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     return at
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _digits(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
     while buffer[at] >= _ZERO and buffer[at] <= _NINE:
         at += _U1
     return at
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def number(
     buffer: NDArray[np.uint8], at: np.uint64, exact: bool
 ) -> tuple[np.uint64, np.uint64, np.uint64, bool]:
@@ -156,7 +156,7 @@ def number(
     return after, first, stop, False
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _needs_exponent(buffer: NDArray[np.uint8], start: np.uint64, whole: np.uint64, stop: np.uint64) -> bool:
     """Whether a fraction is so small that Python writes it with an exponent."""
     if buffer[start] != _ZERO:
@@ -167,7 +167,7 @@ def _needs_exponent(buffer: NDArray[np.uint8], start: np.uint64, whole: np.uint6
     return bool(at - whole - _U1 > np.uint64(_MOST_ZEROS))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def unescape(
     buffer: NDArray[np.uint8], at: np.uint64, stop: np.uint64, out: np.uint64
 ) -> tuple[bool, np.uint64]:
@@ -203,7 +203,7 @@ def unescape(
     return True, out
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _hex(buffer: NDArray[np.uint8], at: np.uint64, stop: np.uint64) -> int:
     """The four hex digits at `at`; -1 if they are none."""
     if at + _U4 > stop:
@@ -220,7 +220,7 @@ def _hex(buffer: NDArray[np.uint8], at: np.uint64, stop: np.uint64) -> int:
     return code
 
 
-@njit(nogil=True, cache=True, forceinline=True)
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _write_utf8(buffer: NDArray[np.uint8], out: np.uint64, code: int) -> np.uint64:
     if code < 0x80:
         buffer[out] = code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ctr.features.text.cells import Cells, cells_of_rows, shown
+from ctr.features.text.cells import Cells, cells_of_rows, encode_value, shown
 from ctr.features.text.row_status import RowStatus
 from ctr.features.text.value_text import BETWEEN_ELEMENTS
 from ctr.lazy import lazy_package

@@ -74,7 +74,7 @@ def cells_of_rows(
                     f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
                     f" under source.ignore, or use one of: {', '.join(columns)}."
                 )
-        texts.extend(_encode(row.get(column), i, column, column in numbers, lists) for column in columns)
+        texts.extend(encode_value(row.get(column), i, column, column in numbers, lists) for column in columns)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     ends = np.cumsum(lengths)
     if ends.size and ends[-1] >= 2**31:
@@ -87,7 +87,8 @@ def cells_of_rows(
     )
 
 
-def _encode(value: object, row: int, column: str, is_number: bool, lists: Container[str]) -> bytes:
+def encode_value(value: object, row: int, column: str, is_number: bool, lists: Container[str]) -> bytes:
+    """The cell of one value, as `cells_of_rows` makes it; it raises DataError likewise."""
     if isinstance(value, str):  # most are
         return _utf8(value, row, column)
     if isinstance(value, list):
@@ -98,7 +99,7 @@ def _encode(value: object, row: int, column: str, is_number: bool, lists: Contai
             )
         places = (f"{column}[{k}]" for k in range(len(value)))
         return BETWEEN_ELEMENTS.join(
-            _encode(each, row, place, is_number, ()) for each, place in zip(value, places, strict=True)
+            encode_value(each, row, place, is_number, ()) for each, place in zip(value, places, strict=True)
         )
     if isinstance(value, int) and value.bit_length() > 64:
         raise DataError(f"rows[{row}].{column}: a number of more than 64 bits; send it as text.")

@@ -13,7 +13,6 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
 from ctr.features.columns import Arrays, Buckets, Columns, HashedTokens, TokenCounts, read_only
 from ctr.features.spec import (
-    FORMATS,
     FeatureSpec,
     InputField,
     WindowField,
@@ -65,6 +64,12 @@ class Transform:
     with_fields: bool
     columns: tuple[str, ...]
     """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
+    numbers: frozenset[str]
+    """Those that no field reads as categories."""
+    lists: frozenset[str]
+    """Those whose values may be lists."""
+    ignored: frozenset[str]
+    """Further columns that rows given as mappings may have."""
 
     def __init__(
         self,
@@ -123,10 +128,10 @@ class Transform:
         ]
         categories = {c for field in spec.fields if not field.numeric for c in columns_of(field)}
         categories.update(column for window in spec.windows for column in window.key)
-        self._numbers = frozenset(self.columns) - categories
-        self._lists = spec.list_columns
+        self.numbers = frozenset(self.columns) - categories
+        self.lists = spec.list_columns
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
-        self._ignored = frozenset(column for column in unused if column is not None)
+        self.ignored = frozenset(column for column in unused if column is not None)
 
     def learnt(self, field: InputField) -> Arrays:
         """What this field of the spec has learnt."""
@@ -255,9 +260,12 @@ class Transform:
             by_column.bad_column[too_many] = np.array(self._list_columns, np.int32)[longest]
         return int(most[by_column.problem == 0].sum())
 
-    def apply(self, cells: Cells) -> Batch:
-        """All rows as a batch. Raises DataError naming row, column and value of the first bad one."""
-        builder = BatchBuilder(self, len(cells))
+    def apply(self, cells: Cells, most_features: int | None = None) -> Batch:
+        """All rows as a batch. Raises DataError naming row, column and value of the first bad one.
+
+        `most_features`: with more than that it raises MoreFeaturesError, before it makes them.
+        """
+        builder = BatchBuilder(self, len(cells), most_features=most_features)
         status = np.zeros(len(cells), np.uint8)
         column = np.zeros(len(cells), np.int32)
         self.append(cells, status, column, builder, 0)
@@ -278,13 +286,8 @@ class Transform:
         return self.apply(self.cells_of(rows))
 
     def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
-        """Such rows as cells of `columns`."""
-        name = self.spec.source.format
-        if FORMATS[name].fields:
-            raise DataError(f"{name} features have no columns, so rows cannot be given by column name.")
-        return cells_of_rows(
-            rows, self.columns, numbers=self._numbers, lists=self._lists, ignored=self._ignored
-        )
+        """Such rows as cells of `columns`. Rows that carry their own features have them as the text `features`."""
+        return cells_of_rows(rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
         """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import sleep
@@ -14,8 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ctr.api.app import INLINE_BYTES, create_app
-from ctr.features import FeatureSpec
+from ctr.api.app import create_app
+from ctr.api.service import INLINE_BYTES
+from ctr.features import Batch
 from ctr.model.model import Model
 from tests.api.running import run_server
 
@@ -31,25 +31,19 @@ class Wrapped:
     thread: str = ""
     """Of the last prediction."""
 
-    @property
-    def id(self) -> str:
-        return self.model.id
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
 
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return self.model.manifest
+    def indexed(self) -> Wrapped:
+        return self
 
-    @property
-    def spec(self) -> FeatureSpec:
-        return self.model.spec
-
-    def predict(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.float32]:
+    def margins(self, batch: Batch) -> NDArray[np.float32]:
         self.entered.set()
         self.thread = threading.current_thread().name
         assert self.gate.wait(30)
         if self.failure is not None:
             raise self.failure
-        return self.model.predict(rows)
+        return self.model.margins(batch)
 
 
 def test_health_and_readiness(client: httpx.Client, model: Model) -> None:

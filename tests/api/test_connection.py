@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ctr.api.app import INLINE_BYTES, create_app
-from ctr.api.body import Limits
+from ctr.api.app import create_app
+from ctr.api.requests.body import Limits
+from ctr.api.service import INLINE_BYTES
 from ctr.model.model import Model
 from tests.api.running import run_server
 from tests.api.test_app import Wrapped

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctr.api.app import create_app
-from ctr.api.body import Limits
+from ctr.api.requests.body import Limits
 from ctr.features import DatasetSource, RawSource, parse_spec
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs import run_train_job
@@ -152,7 +152,9 @@ def test_only_models_with_windows_take_events(running: Running) -> None:
     paths = running.client.get("/openapi.json").json()["paths"]
     assert {"/v1/events/impressions", "/v1/events/clicks"} < set(paths)
     body = paths["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
-    assert {"t", "user", "site"} <= set(body["schema"]["properties"]["rows"]["items"]["properties"])
+    assert {"t", "user", "site"} <= set(
+        body["schema"]["oneOf"][0]["properties"]["rows"]["items"]["properties"]
+    )
     assert running.client.post("/v1/predict", json=body["example"]).status_code == 200
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ctr.api.json_kernels import count_containers
+from ctr.api.requests.json_kernels import count_containers
 from tests.reference import json_containers as reference
 
 pytestmark = pytest.mark.kernel

@@ -14,8 +14,9 @@ import orjson
 import pytest
 
 import ctr
-from ctr.api.app import INLINE_BYTES, create_app
-from ctr.features import FeatureSpec, open_source
+from ctr.api.app import create_app
+from ctr.api.service import INLINE_BYTES
+from ctr.features import Batch, FeatureSpec, open_source
 from ctr.jobs import run_train_job
 from ctr.model import Method
 from ctr.model.artifact import load_model
@@ -129,9 +130,12 @@ class ThreadNames:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def predict(self, rows: list[dict[str, Any]]) -> Any:
+    def indexed(self) -> ThreadNames:
+        return self
+
+    def margins(self, batch: Batch) -> Any:
         self.names.append(threading.current_thread().name)
-        return self._model.predict(rows)
+        return self._model.margins(batch)
 
 
 @pytest.mark.parametrize(("crosses", "aside"), [("", False), ("crosses: [tags * tags]", True)])

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from ctr.api.app import create_app
-from ctr.api.body import DRAIN_FACTOR, Limits
+from ctr.api.requests.body import DRAIN_FACTOR, Limits
 from ctr.model.model import Model
 from tests.api.running import run_server
 
@@ -76,7 +76,7 @@ def test_a_malformed_request_is_told_what_is_wrong(
             ["urlencoded", "Content-Type: application/json"],
         ),
         ({"content-type": "application/json; charset=latin-1"}, ["latin-1", "UTF-8"]),
-        ({"content-encoding": "gzip"}, ["gzip", "Content-Encoding"]),
+        ({"content-encoding": "br"}, ["br", "gzip", "Content-Encoding"]),
         ({"content-type": "x" * 9_000}, ["xxx"]),
     ],
 )

@@ -96,7 +96,11 @@ def test_served_features_are_those_of_training(tmp_path: Path, cli: Cli) -> None
     np.testing.assert_array_equal(np.array(answer["predictions"], np.float32), offline)
     assert len(example["predictions"]) == 1
     body = document["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
-    assert set(body["schema"]["properties"]["rows"]["items"]["properties"]) >= {"price", "seen", "began"}
+    assert set(body["schema"]["oneOf"][0]["properties"]["rows"]["items"]["properties"]) >= {
+        "price",
+        "seen",
+        "began",
+    }
     assert offline[:50].mean() != offline[-50:].mean()
 
 

@@ -1,0 +1,171 @@
+"""`JsonRows`: JSON bodies as cells. `parse_rows` is the reference, and says what is wrong with a body."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from ctr.api.requests.body import Limits, RequestError
+from ctr.api.requests.json_kernels import count_containers
+from ctr.features import MoreFeaturesError, Transform
+from ctr.features.lines import JsonRequests, RequestRows
+
+ROW_DEPTH = 2
+"""A row stands inside a list inside the request's object."""
+
+PARSED_CELLS = 1_000
+"""Up to so many cells, a body that needs a parser may be parsed in the event loop (25 rows of Criteo, 0.4 ms)."""
+
+UnknownFields = Literal["refuse", "ignore", "count"]
+"""What becomes of values whose field the spec does not name."""
+
+_FORMS = '{"rows": [{...}, ...]}, {"columns": {"name": [...], ...}}, or {"context": {...}, "candidates": [{...}, ...]}'
+
+
+class JsonRows:
+    """Reads the rows of JSON bodies for a transform. Any number of threads may use it."""
+
+    def __init__(self, transform: Transform, limits: Limits, unknown: UnknownFields = "refuse") -> None:
+        self._transform = transform
+        self._limits = limits
+        self._lists = len(transform.spec.list_columns)
+        self._refuses = unknown == "refuse"
+        self._known = frozenset(transform.columns) | transform.ignored
+        self._scanner = JsonRequests(transform, unknown=not self._refuses)
+
+    def read(self, body: bytes, *, briefly: bool = False) -> RequestRows:
+        """The rows of `body`, as cells of the transform's columns.
+
+        `RequestError` as `parse_rows`, DataError as `Transform.cells_of`. `briefly`: a body that would take long
+        to parse raises MoreFeaturesError.
+        """
+        check_containers(body, self._limits, self._lists)
+        rows = self._scanner.read(body, self._limits.rows)
+        if rows is not None:
+            return rows
+        if briefly and body.count(b":") + body.count(b",") > PARSED_CELLS:
+            raise MoreFeaturesError
+        return self.parse(body)
+
+    def parse(self, body: bytes) -> RequestRows:
+        """What `read` returns, by way of Python objects."""
+        rows, unknown = parse_rows(body, self._limits, self._lists), 0
+        if not self._refuses:
+            kept = [{name: row[name] for name in row.keys() & self._known} for row in rows]
+            unknown = sum(map(len, rows)) - sum(map(len, kept))
+            rows = kept
+        return RequestRows(self._transform.cells_of(rows), unknown)
+
+
+def containers_at_most(body: bytes) -> int:
+    """A bound on the lists and objects that parsing `body` makes; brackets within text count, too."""
+    return body.count(b"{") + body.count(b"[")
+
+
+def check_containers(body: bytes, limits: Limits, lists: int) -> None:
+    """`RequestError` for more rows, or more lists in them, than there may be.
+
+    They are counted before any is made: one of 3 bytes becomes an object of 72. So many values of a row as
+    `lists` says may be lists.
+    """
+    if containers_at_most(body) <= limits.rows:
+        return
+    rows_at_most, total = count_containers(np.frombuffer(body, np.uint8), ROW_DEPTH)
+    if rows_at_most > limits.rows:
+        raise _too_many(rows_at_most, limits)
+    if total - rows_at_most > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):
+        value = "text, a number or null" + (", or in some fields a list" if lists else "")
+        raise RequestError(422, f"{total - rows_at_most:,} lists and objects in the rows; a value is {value}")
+
+
+def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, Any]]:
+    """The rows of the JSON request `body`, each an object; their content is not checked here.
+
+    A request has rows, or lists of values by column, or a context and candidates, each of which is a row with
+    the values of the context that it lacks. `RequestError` with 422 when it has none of them, or they are
+    misshapen, and with 413 when there are more rows than `limits.rows`. `lists`: see `check_containers`.
+    """
+    check_containers(body, limits, lists)
+    try:
+        request = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestError(422, f'the body is not JSON: {error}; send {{"rows": [{{...}}, ...]}}') from None
+    if not isinstance(request, dict):
+        raise RequestError(422, f'the body is {_kind(request)}; send an object: {{"rows": [{{...}}, ...]}}')
+    if "columns" in request:
+        _check_keys(request, "columns")
+        return _rows_of_columns(request["columns"], limits)
+    if "context" in request or "candidates" in request:
+        _check_keys(request, "context", "candidates")
+        context = request["context"]
+        if not isinstance(context, dict):
+            raise RequestError(422, f"'context' is {_kind(context)}; send an object of values by field")
+        return [context | row for row in _objects(request, "candidates", limits)]
+    _check_keys(request, "rows")
+    return _objects(request, "rows", limits)
+
+
+def _check_keys(request: dict[str, Any], *keys: str) -> None:
+    """`RequestError` for a request with other keys than these."""
+    wanted = " and ".join(map(repr, keys))
+    unknown = [key for key in request if key not in keys]
+    if unknown:
+        only = "its only key is" if len(keys) == 1 else "its keys are"
+        raise RequestError(
+            422,
+            f"unknown key {unknown[0]!r:.80} in the request; {only} {wanted}. Forms of a request: {_FORMS}",
+        )
+    for key in keys:
+        if key not in request:
+            raise RequestError(422, f"the key {key!r} is missing; send {_FORMS}")
+
+
+def _objects(request: dict[str, Any], key: str, limits: Limits) -> list[dict[str, Any]]:
+    rows = request[key]
+    if not isinstance(rows, list):
+        raise RequestError(422, f"{key!r} is {_kind(rows)}; send a list of objects, one per example")
+    if len(rows) > limits.rows:
+        raise _too_many(len(rows), limits)
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise RequestError(422, f"{key}[{index}] is {_kind(row)}; send an object of values by field")
+    return rows
+
+
+def _rows_of_columns(columns: object, limits: Limits) -> list[dict[str, Any]]:
+    if not isinstance(columns, dict):
+        raise RequestError(422, f"'columns' is {_kind(columns)}; send an object of lists by field")
+    sizes = {}
+    for name, values in columns.items():
+        if not isinstance(values, list):
+            raise RequestError(
+                422, f"columns[{name!r:.80}] is {_kind(values)}; send a list, one value per row"
+            )
+        sizes[name] = len(values)
+    if not sizes:
+        return []
+    first, rows = next(iter(sizes.items()))
+    for name, size in sizes.items():
+        if size != rows:
+            raise RequestError(
+                422,
+                f"columns[{name!r:.80}] has {size:,} values, columns[{first!r:.80}] has {rows:,}; send one"
+                " value per row in each",
+            )
+    if rows > limits.rows:
+        raise _too_many(rows, limits)
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _too_many(rows: int, limits: Limits) -> RequestError:
+    return RequestError(413, f"{rows:,} rows in one request; send at most {limits.rows:,}")
+
+
+def _kind(value: object) -> str:
+    """What JSON calls `value`."""
+    if value is None:
+        return "null"
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
+    return kinds.get(type(value), "an object")

@@ -1,0 +1,119 @@
+"""`JsonRequests`: the bytes of JSON requests become cells, without any Python object for a value."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from ctr.errors import DataError
+from ctr.features.lines.json_request_kernels import CANDIDATES, ELSE, Fields, Found, copy_line, scan_request
+from ctr.features.text import Cells, encode_value
+from ctr.features.transform import Transform
+
+_MEMO = 256
+_MOST_BYTES = 1 << 30  # whose places, and those of as much spare text behind, are int32
+_BEHIND = 65  # bytes that kernels may load beyond the text
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRows:
+    """The rows of a request."""
+
+    cells: Cells
+    """Of the columns of the transform."""
+    unknown: int = 0
+    """How many values were dropped because no column has their name."""
+
+
+class _Scratch(threading.local):
+    """Of one thread."""
+
+    def __init__(self, columns: int) -> None:
+        self.memo = np.full(_MEMO, -1, np.int32)
+        self.seen = np.empty(columns, np.bool_)
+
+
+class JsonRequests:
+    """Reads requests for a transform. Any number of threads may use it."""
+
+    def __init__(self, transform: Transform, *, unknown: bool = False) -> None:
+        """`unknown`: values of columns that neither the transform nor its spec knows are dropped."""
+        self._columns = transform.columns
+        names = (*transform.columns, *sorted(transform.ignored.difference(transform.columns)))
+        texts = [name.encode() for name in names]
+        self._fields = Fields(
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum([0, *map(len, texts)], dtype=np.int32),
+            several=np.array(
+                [name in transform.lists or name not in self._columns for name in names], np.bool_
+            ),
+            whole=np.array(
+                [name in self._columns and name not in transform.numbers for name in names], np.bool_
+            ),
+            others=unknown,
+        )
+        self._numbers, self._lists = transform.numbers, transform.lists
+        self._scratch = _Scratch(len(names))
+
+    def read(self, body: bytes, rows: int) -> RequestRows | None:
+        """The rows of `body`, at most `rows`; None where they need a parser, as they do for any mistake.
+
+        `body` is JSON: `{"rows": [{...}, ...]}`, `{"columns": {"name": [...], ...}}`, or `{"context": {...},
+        "candidates": [{...}, ...]}`, where each candidate has the values of the context that it lacks.
+        """
+        size = len(body)
+        if not 0 < size < _MOST_BYTES:
+            return None
+        buffer = np.empty(2 * size + 1 + _BEHIND, np.uint8)
+        is_sound, is_ascii = copy_line(np.frombuffer(body, np.uint8), buffer)
+        if not is_sound or not (is_ascii or _is_utf8(body)):
+            return None
+        # A row is an object, and columns have no more rows than commas between values.
+        places = min(rows, body.count(b",") + 1) + 1
+        shape = places, len(self._columns)
+        found = Found(
+            np.empty(shape, np.int32),
+            np.empty(shape, np.int32),
+            np.empty(shape, np.bool_),
+            self._scratch.seen,
+        )
+        kind, count, unknown, flagged = map(
+            int, scan_request(buffer, size + 1, self._fields, self._scratch.memo, found)
+        )
+        first = int(kind == CANDIDATES)
+        if kind == ELSE or count - first > rows:
+            return None
+        cells = Cells(buffer, found.starts[first:count], found.ends[first:count])
+        if flagged:
+            made = self._made(cells, found.again[first:count])
+            if made is None:
+                return None
+            cells = made
+        return RequestRows(cells, unknown)
+
+    def _made(self, cells: Cells, again: np.ndarray) -> Cells | None:
+        """The cells, where those that are still JSON become text; None if one has none."""
+        buffer, starts, ends = cells.buffer, cells.starts, cells.ends
+        texts, at = [buffer], buffer.size
+        for row, j in zip(*(places.tolist() for places in np.nonzero(again)), strict=True):
+            column = self._columns[j]
+            try:
+                value = orjson.loads(buffer[starts[row, j] : ends[row, j]].data)
+                text = encode_value(value, row, column, column in self._numbers, self._lists)
+            except (orjson.JSONDecodeError, DataError):
+                return None
+            texts.append(np.frombuffer(text, np.uint8))
+            starts[row, j], ends[row, j] = at, at + len(text)
+            at += len(text)
+        return Cells(np.concatenate(texts), starts, ends)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
