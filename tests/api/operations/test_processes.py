@@ -42,18 +42,23 @@ def test_one_that_is_killed_is_replaced(registry: Registry, models: list[Path]) 
         assert len(before) == 2
         for _ in range(20):
             fresh(url)
+        until(lambda: predictions(url) == 20)  # they are counted once they are answered
         os.kill(before[0], signal.SIGKILL)
         until(lambda: len(children(process)) == 2 and before[0] not in children(process))
         for _ in range(20):
             assert fresh(url) == load_model(models[0]).id
         until(lambda: "another takes its place" in process.said)
-        predicted = 'ctr_requests_total{path="/v1/predict",status="200"} '
-        metrics = httpx.get(f"{url}/metrics").text
-        assert float(metrics.split(predicted)[1].split()[0]) == 40, "of both, and of the one that is dead"
+        until(lambda: predictions(url) == 40)  # of all, also of the one that is dead
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
         for pid in [*before, *children_left(process)]:
             assert not Path(f"/proc/{pid}").exists()
+
+
+def predictions(url: str) -> float:
+    """How many requests were answered with predictions."""
+    name = 'ctr_requests_total{path="/v1/predict",status="200"} '
+    return float(httpx.get(f"{url}/metrics").text.split(name)[1].split()[0])
 
 
 def children_left(process: Command) -> list[int]:
