@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from ctr.api.app import create_app
 from ctr.api.connection import connection_class
+from ctr.api.requests.json_rows import UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
 
@@ -42,12 +43,20 @@ BACKLOG = 2_048
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows: str | None = None) -> None:
+def serve(
+    model_dir: Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    windows: str | None = None,
+    unknown_fields: UnknownFields = "refuse",
+) -> None:
     """Load the model in `model_dir` and answer requests on `host:port` until SIGINT or SIGTERM, then return.
 
     Port 0 takes a free one. When the model is ready to predict, one line on standard output says where it
     listens. Requests under way are finished before it returns; a second SIGINT does not wait for them.
     `windows` is the URL of a Redis that keeps what the model's windows know, for all servers with this URL.
+    `unknown_fields`: see `create_app`.
     `ModelError` when the model cannot be loaded, `CtrError` when the address cannot be had, `StoreError` when
     Redis cannot be reached or has other windows.
     """
@@ -67,7 +76,8 @@ def serve(model_dir: Path, host: str = "127.0.0.1", port: int = 8000, *, windows
             failures.append(failure)
             server.should_exit = True
 
-    server = server_of(create_app(model, windows=shared, on_warm=on_warm), limit=connection_limit())
+    app = create_app(model, windows=shared, unknown_fields=unknown_fields, on_warm=on_warm)
+    server = server_of(app, limit=connection_limit())
     with listener, _signals_end_quietly():
         server.run(sockets=[listener])
     if failures:

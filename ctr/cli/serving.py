@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,12 +22,19 @@ def serve(
             "memory: `redis://host:port/0?model=NAME`, `rediss://`, `redis+cluster://`.",
         ),
     ] = None,
+    unknown_fields: Annotated[
+        Literal["refuse", "ignore", "count"],
+        typer.Option(
+            help="Values whose field the model does not know: refuse the request, ignore them, or ignore "
+            "them and count them in `/metrics`."
+        ),
+    ] = "refuse",
 ) -> None:
     """Serve a model over HTTP until Ctrl-C or SIGTERM; closing the terminal (SIGHUP) does not stop it.
 
     `POST /v1/predict` with `{"rows": [{"I1": 5, "C1": "68fd1e64"}]}` returns one probability per row;
-    a column that is left out counts as missing. A request may have up to 10,000 rows and 2 MiB. `GET /docs`
-    shows every endpoint.
+    a column that is left out counts as missing. A request may have up to 10,000 rows and 2 MiB. Rows may
+    also come as columns, as candidates of one context, or as Arrow. `GET /docs` shows every endpoint.
 
     Events for a model with windows go to `/v1/events/impressions` and `/v1/events/clicks`. With `--windows`,
     several servers share them, and they outlive a server; the first one writes what its model knows. User and
@@ -37,4 +44,4 @@ def serve(
     """
     from ctr.api import serve as run
 
-    run(model, host, port, windows=windows)
+    run(model, host, port, windows=windows, unknown_fields=unknown_fields)

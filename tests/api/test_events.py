@@ -152,7 +152,9 @@ def test_only_models_with_windows_take_events(running: Running) -> None:
     paths = running.client.get("/openapi.json").json()["paths"]
     assert {"/v1/events/impressions", "/v1/events/clicks"} < set(paths)
     body = paths["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]
-    assert {"t", "user", "site"} <= set(body["schema"]["oneOf"][0]["properties"]["rows"]["items"]["properties"])
+    assert {"t", "user", "site"} <= set(
+        body["schema"]["oneOf"][0]["properties"]["rows"]["items"]["properties"]
+    )
     assert running.client.post("/v1/predict", json=body["example"]).status_code == 200
 
 

@@ -36,14 +36,51 @@ LIMITS = Limits(rows=4)
 
 NUMBERS = st.sampled_from(
     [
-        *("0", "-0", "-0.0", "1", "1.0", "1.50", "-7", "0.1234567890123456", "1e5", "1E-7", "123456789012345678"),
-        *("18446744073709551615", "18446744073709551616", "-9223372036854775809", "0.00001", "1e999", "01", "1."),
+        *(
+            "0",
+            "-0",
+            "-0.0",
+            "1",
+            "1.0",
+            "1.50",
+            "-7",
+            "0.1234567890123456",
+            "1e5",
+            "1E-7",
+            "123456789012345678",
+        ),
+        *(
+            "18446744073709551615",
+            "18446744073709551616",
+            "-9223372036854775809",
+            "0.00001",
+            "1e999",
+            "01",
+            "1.",
+        ),
         *("9007199254740993", "1234567890.1234567", "12345678901234567890123", "+1", "-", "NaN", "Infinity"),
     ]
 ) | st.floats(allow_nan=False, allow_infinity=False).map(repr)
 TEXTS = st.sampled_from(
-    ['""', '"a"', '"\u00e9"', r'"\u00e9\n"', r'"\ud83d\ude00"', r'"\ud800"', r'"\x"', '"\t"', '"\n"', '"a\x1fb"']
-    + ['"1.5"', '"\x7f"', '"\\"', "'a'", '"x', r'"\u001f"', r'"\""']
+    [
+        '""',
+        '"a"',
+        '"\u00e9"',
+        r'"\u00e9\n"',
+        r'"\ud83d\ude00"',
+        r'"\ud800"',
+        r'"\x"',
+        '"\t"',
+        '"\n"',
+        '"a\x1fb"',
+        '"1.5"',
+        '"\x7f"',
+        '"\\"',
+        "'a'",
+        '"x',
+        r'"\u001f"',
+        r'"\""',
+    ]
 )
 SINGLE = NUMBERS | TEXTS | st.sampled_from(["null", "true", "false", "nul", "{}", "[[]]", '{"a": 1}'])
 SPACE = st.sampled_from(["", "", "", "", " ", "\n", "\r\n\t", "\v", "\u00a0", "\0"])
@@ -54,7 +91,8 @@ def joined(parts: list[str], space: str, first: str, last: str) -> str:
 
 
 VALUES = st.one_of(
-    SINGLE, st.builds(lambda parts, space: joined(parts, space, "[", "]"), st.lists(SINGLE, max_size=3), SPACE)
+    SINGLE,
+    st.builds(lambda parts, space: joined(parts, space, "[", "]"), st.lists(SINGLE, max_size=3), SPACE),
 )
 KEYS = st.sampled_from([*map(orjson.dumps, NAMES), rb'"\u0061ge"', b'"unknown"', b'"ag"', b'"ages"', b"age"])
 
@@ -95,7 +133,9 @@ BODIES = st.one_of(
         lambda text, at, more: text[: at % (len(text) + 1)] + more + text[at % (len(text) + 1) :],
         REQUESTS.map(lambda text: text.encode("utf-8", "replace")),
         st.integers(0, 500),
-        st.sampled_from([b"\xff", b"}", b"]", b'"', b",", b"\\", b"{", b"x", b"\xc3", b"\xed\xa0\x80", b"\n"]),
+        st.sampled_from(
+            [b"\xff", b"}", b"]", b'"', b",", b"\\", b"{", b"x", b"\xc3", b"\xed\xa0\x80", b"\n"]
+        ),
     ),
     st.builds(lambda text, at: text.encode()[:at], REQUESTS, st.integers(0, 200)),
     st.binary(max_size=50),
