@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-ps bench-wide bench-features bench-spark bench-peers drill wheel clean
+.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-ps bench-wide bench-features bench-spark bench-peers drill wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -76,6 +76,9 @@ bench-wide: $(VENV)/.bench ## The same with 2**28 slots and ten million rows (10
 
 bench-features: $(VENV)/.bench ## Making features: raw text, Parquet, fitting, suggestions, windows, beside their peers
 	$(BIN)/python -m benchmarks features --rows 1000000
+
+bench-serve: $(VENV)/.bench ## Requests per second beside a bare FastAPI endpoint on the same server (about 1 minute)
+	$(BIN)/python -m benchmarks serve
 
 bench-spark: $(VENV)/.bench $(VENV)/.spark ## On Apache Spark, beside Spark ML (about 5 minutes; needs Java 17)
 	$(BIN)/python -m benchmarks spark --rows 1000000

@@ -120,8 +120,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def predict(request: Request) -> Response:
         """Predict one click probability per row. A field that is left out or null is a missing value.
 
-        Rows are objects (`rows`), or lists of values by field (`columns`), or candidates that share the values
-        of a context (`context` and `candidates`).
+        Rows are objects (`rows`), or lists of values by field (`columns`), or candidates that share the
+        values of a context (`context` and `candidates`).
         """
         return await service.predict_json(request)
 

@@ -81,8 +81,8 @@ class Predictions(BaseModel):
     )
     unseen: list[float] | None = Field(
         None,
-        description="With `include=unseen`: the share of each row's features for which the model has no weight:"
-        " they were not in its training data, or told nothing.",
+        description="With `include=unseen`: the share of each row's features for which the model has no"
+        " weight: they were not in its training data, or told nothing.",
     )
     contributions: list[list[FeatureContribution]] | None = Field(
         None,
@@ -235,7 +235,8 @@ def request_schema(spec: FeatureSpec, max_rows: int, *, others: bool = False) ->
     row = {
         "type": "object",
         "additionalProperties": others,
-        "description": "One example: values by field. A field that is left out, null or empty is a missing value.",
+        "description": "One example: values by field. A field that is left out, null or empty is a missing"
+        " value.",
         "properties": columns,
     }
     of_columns = {

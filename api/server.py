@@ -30,6 +30,7 @@ from ctr.api.operations import (
     Versions,
     run_processes,
 )
+from ctr.api.requests.json_rows import UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob
@@ -69,7 +70,7 @@ def serve(job: ServeJob) -> None:
         source = FolderSource(job.model)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
-    shared = _SharedBy(job.windows)
+    shared = _SharedBy(job.windows, job.unknown_fields)
     model = source.load(source.versions()[source.main])
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
@@ -123,7 +124,8 @@ def _answer(
 class _SharedBy:
     """Makes the applications of models whose windows are at a URL, or in this process."""
 
-    def __init__(self, url: str | None) -> None:
+    def __init__(self, url: str | None, unknown_fields: UnknownFields) -> None:
+        self._unknown_fields = unknown_fields
         self._redis = None
         if url is not None:
             from ctr.ps import parse_redis_url
@@ -136,8 +138,9 @@ class _SharedBy:
         self, model: Model, metrics: ServingMetrics, on_warm: Callable[[Exception | None], None]
     ) -> FastAPI:
         """See `MakeApp`."""
+        make = partial(create_app, unknown_fields=self._unknown_fields, metrics=metrics, on_warm=on_warm)
         if self._redis is None:
-            return create_app(model, metrics=metrics, on_warm=on_warm)
+            return make(model)
         from ctr.api.shared_windows import SharedWindows
 
         if model.windows is None:
@@ -145,7 +148,7 @@ class _SharedBy:
         shared = SharedWindows(self._redis, model.spec, model.windows)
         made = "as the model has them" if shared.created else "as they are there"
         self.line = f", windows in {shared.url} ({made})"
-        return create_app(model.with_shared(shared), windows=shared, metrics=metrics, on_warm=on_warm)
+        return make(model.with_shared(shared), windows=shared)
 
 
 def server_of(

@@ -42,14 +42,14 @@ logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 64 << 10
 INLINE_FEATURES = 5_000
-"""A request up to this size (64 KiB) and with so many features at most (120 rows of Criteo, 0.4 ms) is answered in
-the event loop itself.
+"""A request up to this size (64 KiB) and with so many features at most (120 rows of Criteo, 0.3 ms) is
+answered in the event loop itself.
 
-Handing it to a thread takes 0.16 ms. Larger ones do go to a thread: answered in the loop, one client that sends
-thousands of rows at a time would make everyone else's single-row requests wait.
+Handing it to a thread takes 0.16 ms. Larger ones do go to a thread: answered in the loop, one client that
+sends thousands of rows at a time would make everyone else's single-row requests wait.
 """
 INLINE_LIST_BYTES = 16 << 10
-"""The same where fields make any number of features of a text, which have to be found before they are counted."""
+"""The same where fields make any number of features of a text: they are counted when they have been found."""
 
 WAITING_REQUESTS = 32
 """So many small requests wait for Redis, or for the lock of the windows, at a time."""
@@ -212,7 +212,7 @@ class Service:
 
     @asynccontextmanager
     async def _large_body(self) -> AsyncIterator[None]:
-        """Only so many large bodies are in memory at a time; `RequestError` (503) when others last too long."""
+        """Only so many large bodies are in memory at a time. `RequestError` (503): others last too long."""
         try:
             async with asyncio.timeout(self.limits.body_s):
                 await self._large_bodies.acquire()
@@ -278,8 +278,8 @@ class Service:
         ]
         if unknown and self._unknown_fields == "refuse":
             raise DataError(
-                f"the table: the feature spec names no column {unknown[0]!r:.80}; remove it, list it in the spec"
-                f" under source.ignore, or use one of: {', '.join(transform.columns)}."
+                f"the table: the feature spec names no column {unknown[0]!r:.80}; remove it, list it in the"
+                f" spec under source.ignore, or use one of: {', '.join(transform.columns)}."
             )
         if unknown and self._unknown_fields == "count":
             self.metrics.unknown_values.inc(len(unknown) * table.num_rows)

@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier, checkpoints, spark.
+wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks import (
     peers,
     plan,
     predict,
+    serve,
     spark,
     speed,
     startup,
@@ -51,6 +52,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "classifier": lambda o: classifier.measure(o.fit_rows, o.rounds),
     "checkpoints": lambda o: checkpoints.measure(o.folder, o.checkpoint_rows, o.rounds),
     "spark": lambda o: spark.measure(o.folder, o.rows, o.rounds),
+    "serve": lambda o: serve.measure(o.folder, o.rounds),
     "features": lambda o: features.measure(o.folder, o.rows, o.rounds, o.window_rows),
     "peers": lambda o: peers.measure(o.folder, o.data, o.peer_rows, o.page, o.peer_python),
 }

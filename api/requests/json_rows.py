@@ -16,12 +16,15 @@ ROW_DEPTH = 2
 """A row stands inside a list inside the request's object."""
 
 PARSED_CELLS = 1_000
-"""Up to so many cells, a body that needs a parser may be parsed in the event loop (25 rows of Criteo, 0.4 ms)."""
+"""Up to so many cells, a body that needs a parser is parsed in the event loop: 25 rows of Criteo, 0.4 ms."""
 
 UnknownFields = Literal["refuse", "ignore", "count"]
 """What becomes of values whose field the spec does not name."""
 
-_FORMS = '{"rows": [{...}, ...]}, {"columns": {"name": [...], ...}}, or {"context": {...}, "candidates": [{...}, ...]}'
+_FORMS = (
+    '{"rows": [{...}, ...]}, {"columns": {"name": [...], ...}},'
+    ' or {"context": {...}, "candidates": [{...}, ...]}'
+)
 
 
 class JsonRows:
@@ -38,8 +41,8 @@ class JsonRows:
     def read(self, body: bytes, *, briefly: bool = False) -> RequestRows:
         """The rows of `body`, as cells of the transform's columns.
 
-        `RequestError` as `parse_rows`, DataError as `Transform.cells_of`. `briefly`: a body that would take long
-        to parse raises MoreFeaturesError.
+        `RequestError` as `parse_rows`, DataError as `Transform.cells_of`. `briefly`: a body that would take
+        long to parse raises MoreFeaturesError.
         """
         check_containers(body, self._limits, self._lists)
         rows = self._scanner.read(body, self._limits.rows)

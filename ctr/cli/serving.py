@@ -14,8 +14,8 @@ def serve(job: ServeJob) -> None:
     """Serve a model over HTTP until Ctrl-C or SIGTERM; closing the terminal (SIGHUP) does not stop it.
 
     `POST /v1/predict` with `{"rows": [{"I1": 5, "C1": "68fd1e64"}]}` returns one probability per row;
-    a column that is left out counts as missing. A request may have up to 10,000 rows and 2 MiB. `GET /docs`
-    shows every endpoint.
+    a column that is left out counts as missing. A request may have up to 10,000 rows and 2 MiB. Rows may
+    also come as columns, as candidates of one context, or as Arrow. `GET /docs` shows every endpoint.
 
     Another model in the folder, or another version under the label, is served within two seconds, once it has
     been loaded and tried; one that fails is not, and the one before stays. Requests are dealt to `--canary`

@@ -47,7 +47,7 @@ class LinearModel:
         return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
 
     def indexed(self) -> LinearModel:
-        """The same model, which needs more memory and looks weights up faster, for a few examples at a time."""
+        """The same model, which looks weights up faster, for a few examples at a time; needs more memory."""
         return self if self.lookup is not None else replace(self, lookup=lookup_of(self.slots, self.weights))
 
     def predict(self, examples: Examples) -> Float32:

@@ -348,7 +348,7 @@ class Model:
         save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
 
     def indexed(self) -> Model:
-        """The same model, whose weights are looked up faster, for a few rows at a time; it needs more memory."""
+        """The same model, which looks weights up faster, for a few rows at a time; it needs more memory."""
         return replace(self, linear=self.linear.indexed())
 
     def with_shared(self, history: ServedHistory) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -67,6 +67,13 @@ class ServeJob(Settings):
             metavar="URL",
         ),
     ] = None
+    unknown_fields: Annotated[
+        Literal["refuse", "ignore", "count"],
+        Setting(
+            "Values whose field the model does not know: refuse the request, ignore them, or ignore them and "
+            "count them in `/metrics`."
+        ),
+    ] = "refuse"
     tls_cert: Annotated[
         Path | None,
         Setting("Speak TLS, with the certificates in this PEM file.", group="Safety", metavar="FILE"),

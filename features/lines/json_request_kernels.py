@@ -142,7 +142,7 @@ def scan_request(
 
 @njit(nogil=True, cache=True, borrows=True)
 def _complete(found: Found, rows: int, of_context: bool) -> int:
-    """Gives the cells of the context to candidates without their own, and none to others; how many to make."""
+    """Gives candidates the cells of the context, others none, where they have none; how many to make."""
     flagged = 0
     for i in range(rows):
         for j in range(found.starts.shape[1]):
@@ -185,7 +185,7 @@ def _rows(
     found: Found,
     rows: int,
 ) -> tuple[int, np.uint64, np.uint64, int]:
-    """The list of objects at `at`, after the first `rows`: rows, its end (0: refused), spare, other values."""
+    """The list of objects at `at`, behind `rows` others: rows, its end (0: refused), spare, other values."""
     unknown = 0
     at = space(buffer, at + _U1)
     if buffer[at] == _LIST_END:

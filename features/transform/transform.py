@@ -286,7 +286,7 @@ class Transform:
         return self.apply(self.cells_of(rows))
 
     def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
-        """Such rows as cells of `columns`. Rows that carry their own features have them as the text `features`."""
+        """Such rows as cells of `columns`; those of libsvm and VW have their features as text in `features`."""
         return cells_of_rows(rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:

@@ -73,8 +73,14 @@ TEXTS = st.sampled_from(
         '"\t"',
         '"\n"',
         '"a\x1fb"',
+        '"1.5"',
+        '"\x7f"',
+        '"\\"',
+        "'a'",
+        '"x',
+        r'"\u001f"',
+        r'"\""',
     ]
-    + ['"1.5"', '"\x7f"', '"\\"', "'a'", '"x', r'"\u001f"', r'"\""']
 )
 SINGLE = NUMBERS | TEXTS | st.sampled_from(["null", "true", "false", "nul", "{}", "[[]]", '{"a": 1}'])
 SPACE = st.sampled_from(["", "", "", "", " ", "\n", "\r\n\t", "\v", "\u00a0", "\0"])

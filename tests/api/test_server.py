@@ -14,10 +14,9 @@ import httpx
 import pytest
 
 from ctr.api.server import listen, serve, url_of
-from ctr.errors import CtrError, DataError, ModelError
-from ctr.jobs import run_train_job
+from ctr.errors import CtrError, ModelError
 from ctr.model.model import Model
-from ctr.settings import ServeJob, TrainJob
+from ctr.settings import ServeJob
 from tests.ctr.distributed_jobs import Command, wait_for
 
 
@@ -73,18 +72,6 @@ def test_the_command_says_why_it_cannot_start(model_dir: Path) -> None:
         code, said = process.end()
     assert code == 1
     assert "is in use" in said
-
-
-def test_a_model_without_named_columns_cannot_be_served(tmp_path: Path) -> None:
-    (tmp_path / "rows.libsvm").write_text("1 1:1 7:0.5\n0 2:1\n" * 50)
-    job = TrainJob(
-        inputs=[tmp_path / "rows.libsvm"],
-        spec="libsvm",
-        model=tmp_path / "model",
-    )
-    run_train_job(job)
-    with pytest.raises(DataError, match="libsvm"):
-        serve(ServeJob(model=tmp_path / "model", port=0))
 
 
 def test_a_missing_model(tmp_path: Path) -> None:

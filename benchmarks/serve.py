@@ -1,0 +1,237 @@
+"""Serving beside a bare FastAPI endpoint on the same server: loads from another process on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter, sleep
+from urllib.request import urlopen
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from benchmarks.measure import ctr
+from ctr.features import load_spec
+
+BITS = 24
+FIELDS_OF_CONTEXT = 10
+SECONDS = 1.5
+"""Of load for each figure of each side in each round."""
+
+Row = dict[str, int | str]
+
+
+@dataclass(frozen=True)
+class Load:
+    """One kind of request, sent over and over by so many connections."""
+
+    path: str
+    body: bytes
+    connections: int
+    kind: str = "application/json"
+
+    @property
+    def message(self) -> bytes:
+        """The request as it goes over the wire."""
+        head = f"POST {self.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {self.kind}\r\n"
+        return f"{head}Content-Length: {len(self.body)}\r\n\r\n".encode() + self.body
+
+
+def measure(folder: Path, rounds: int) -> None:
+    """Print requests per second and latencies, as ratios to the bare endpoint."""
+    model_dir = _model(folder)
+    rows = _rows(10_000)
+    columns = {name: [row[name] for row in rows[:100]] for name in rows[0]}
+    context = dict(list(rows[0].items())[:FIELDS_OF_CONTEXT])
+    candidates = [{name: row[name] for name in row if name not in context} for row in rows[:100]]
+    table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    one, many = (orjson.dumps({"rows": rows[:n]}) for n in (1, 100))
+    loads = {
+        "one row": Load("/v1/predict", one, 8),
+        "one row, bare": Load("/bare", one, 8),
+        "100 rows": Load("/v1/predict", many, 2),
+        "100 rows, bare": Load("/bare", many, 2),
+        "100 rows as columns": Load("/v1/predict", orjson.dumps({"columns": columns}), 2),
+        "100 candidates": Load(
+            "/v1/predict", orjson.dumps({"context": context, "candidates": candidates}), 2
+        ),
+        "10,000 rows in Arrow": Load(
+            "/v1/predict/arrow", bytes(sink.getvalue()), 1, "application/vnd.apache.arrow.stream"
+        ),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in loads}
+    slowest: dict[str, list[float]] = {name: [] for name in loads}
+    in_process: list[float] = []
+    with _server(_serve_model, model_dir) as served, _server(_serve_bare, model_dir) as bare:
+        for _ in range(rounds):
+            for name, load in loads.items():
+                latencies, wall = _sent(bare if load.path == "/bare" else served, load)
+                seconds[name].append(wall / len(latencies))
+                slowest[name].append(float(np.quantile(latencies, 0.99)))
+            in_process.append(_aside(_predict_table, model_dir, table))
+    _print(seconds, slowest, median(in_process))
+
+
+def _print(seconds: dict[str, list[float]], slowest: dict[str, list[float]], in_process: float) -> None:
+    took = {name: median(of_rounds) for name, of_rounds in seconds.items()}
+    p99 = {name: median(of_rounds) for name, of_rounds in slowest.items()}
+    print(f"\nserving 39 fields, 2**{BITS} slots, client on the same {os.cpu_count()} cores; medians")
+    print(f"  {'':32}{'requests/s':>12}{'p99 ms':>9}")
+    for name in took:
+        print(f"  {name:32}{1 / took[name]:12,.0f}{p99[name] * 1e3:9.2f}")
+    print(f"  {'Model.predict of 10,000 rows':32}{1 / in_process:12,.0f}")
+    ratios = [
+        ("one row / bare", took["one row, bare"] / took["one row"], "at least 0.85"),
+        ("p99 of one row / of bare", p99["one row"] / p99["one row, bare"], "at most 2"),
+        ("100 rows / bare", took["100 rows, bare"] / took["100 rows"], "at least 0.7"),
+        ("columns / rows", took["100 rows"] / took["100 rows as columns"], "at least 1.5"),
+        ("candidates / rows", took["100 rows"] / took["100 candidates"], "at least 2"),
+        ("Arrow / in process", in_process / took["10,000 rows in Arrow"], "at least 0.5"),
+    ]
+    print(f"  {'ratio of requests/s':32}{'':12}{'':9}  asked")
+    for name, ratio, asked in ratios:
+        print(f"  {name:32}{ratio:12.2f}{'':9}  {asked}")
+
+
+def _rows(number: int) -> list[Row]:
+    draw = random.Random(7)
+    row: Callable[[], Row] = lambda: {
+        **{f"I{i}": draw.randint(0, 3_000) for i in range(1, 14)},
+        **{f"C{i}": f"{draw.getrandbits(32):08x}" for i in range(1, 27)},
+    }
+    return [row() for _ in range(number)]
+
+
+def _model(folder: Path) -> Path:
+    model = folder / f"serve-{BITS}"
+    if not model.exists():
+        log = folder / "serve.tsv"
+        ctr("synth", "--rows", 300_000, "--out", log)
+        spec = folder / "serve.yaml"
+        spec.write_text(load_spec("criteo").model_copy(update={"bits": BITS}).to_yaml())
+        ctr("train", log, "--spec", spec, "--model", model)
+    return model
+
+
+@contextmanager
+def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator[int]:
+    """A server in a process of its own; yields its port once it is ready."""
+    from ctr.api.server import listen, url_of
+
+    listener = listen("127.0.0.1", 0)
+    process = multiprocessing.get_context("fork").Process(target=run, args=(model, listener))
+    process.start()
+    url = url_of(listener)
+    try:
+        while True:
+            try:
+                with urlopen(f"{url}/readyz", timeout=60):
+                    break
+            except OSError:
+                sleep(0.1)
+        yield listener.getsockname()[1]
+    finally:
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+        process.join()
+        listener.close()
+
+
+def _serve_model(model: Path, listener: socket.socket) -> None:
+    from ctr.api.app import create_app
+    from ctr.api.server import server_of
+    from ctr.model import load_model
+
+    server_of(create_app(load_model(model)), limit=100).run(sockets=[listener])
+
+
+def _serve_bare(_model: Path, listener: socket.socket) -> None:
+    """What a FastAPI endpoint takes at least that reads JSON."""
+    from fastapi import FastAPI, Request, Response
+
+    from ctr.api.server import server_of
+
+    app = FastAPI()
+    answer = orjson.dumps({"predictions": [0.1], "model": "0123456789ab"})
+
+    @app.get("/readyz")
+    async def ready() -> None:
+        return
+
+    @app.post("/bare")
+    async def bare(request: Request) -> Response:
+        orjson.loads(await request.body())
+        return Response(answer, media_type="application/json")
+
+    server_of(app, limit=100).run(sockets=[listener])
+
+
+def _aside(call: Callable[..., float], *arguments: object) -> float:
+    """The result of a function in a process of its own."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return float(pool.apply(call, arguments))
+
+
+def _predict_table(model_dir: Path, table: pa.Table) -> float:
+    from ctr.model import load_model
+
+    model = load_model(model_dir)
+    model.predict(table)
+    seconds = []
+    for _ in range(20):
+        began = perf_counter()
+        model.predict(table)
+        seconds.append(perf_counter() - began)
+    return median(seconds)
+
+
+def _sent(port: int, load: Load) -> tuple[Sequence[float], float]:
+    """Latencies of requests sent for `SECONDS`, and how long that was; this process is the client."""
+    latencies: list[float] = []
+
+    async def client(until: float) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+        message = load.message
+        while (began := perf_counter()) < until:
+            writer.write(message)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.1 200"):
+                sys.exit(f"refused: {head!r}")
+            size = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
+            await reader.readexactly(int(size))
+            latencies.append(perf_counter() - began)
+        writer.close()
+        await writer.wait_closed()
+
+    async def clients(seconds: float) -> float:
+        began = perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(load.connections):
+                group.create_task(client(began + seconds))
+        return perf_counter() - began
+
+    def run(seconds: float) -> float:
+        try:
+            from uvloop import new_event_loop
+        except ImportError:
+            return asyncio.run(clients(seconds))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(clients(seconds))
+
+    run(SECONDS / 5)
+    latencies.clear()
+    return latencies, run(SECONDS)
