@@ -11,6 +11,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
+from ctr.api.open_inference import add_open_inference
 from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
 from ctr.api.requests.body import Limits, RequestError
 from ctr.api.requests.json_rows import UnknownFields
@@ -79,6 +80,7 @@ def create_app(
 
     app = FastAPI(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
+    add_open_inference(app, service)
     if model.spec.windows:
         add_event_routes(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -163,6 +163,11 @@ class Service:
             return self.predict_table(body, details)
 
         return await self._respond(request, act, limit, is_aside=True, media_type=ARROW[0])
+
+    async def answer(self, body: bytes) -> bytes:
+        """The predictions for JSON rows. `RequestError`, DataError and StoreError when there are none."""
+        async with self._large_body() if len(body) > INLINE_BYTES else nullcontext():
+            return await self._answer(body, self.predict, is_aside=False)
 
     async def explain_json(self, request: Request) -> Response:
         """What each feature adds to the predictions for a request with JSON rows."""

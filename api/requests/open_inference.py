@@ -1,0 +1,127 @@
+"""`read_infer`: requests of the Open Inference Protocol, version 2, as bodies of `/v1/predict`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ctr.api.requests.body import RequestError
+from ctr.errors import first_problem
+
+_TYPES: dict[str, str] = {
+    "BOOL": "?",
+    **{f"INT{bits}": f"<i{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
+    **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
+}
+"""What the protocol calls them, as NumPy does; beside these, there is BYTES."""
+_BYTES = "BYTES"
+OUTPUT = "prediction"
+
+
+class _Tensor(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    shape: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=2)]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: list[Any] | None = None
+
+
+class _Output(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = None
+    parameters: dict[str, Any] = {}
+    inputs: Annotated[list[_Tensor], Field(min_length=1)]
+    outputs: list[_Output] | None = None
+
+
+def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None]:
+    """The body of `/v1/predict` that has the inputs as columns, and the request's id.
+
+    `header_bytes`: how many are JSON, where tensors follow as bytes; None: all. `RequestError` (422) for
+    requests that are not as the protocol has them.
+    """
+    size = len(body) if header_bytes is None else header_bytes
+    if not 0 <= size <= len(body):
+        raise RequestError(
+            422, f"Inference-Header-Content-Length is {size}, and the body has {len(body)} bytes"
+        )
+    try:
+        request = _Request.model_validate(orjson.loads(body[:size]))
+    except orjson.JSONDecodeError as error:
+        raise RequestError(422, f"the body is not JSON: {error}") from None
+    except ValidationError as error:
+        place, problem = first_problem(error)
+        raise RequestError(422, f"{place}: {problem}") from None
+    for output in request.outputs or ():
+        if output.name != OUTPUT:
+            raise RequestError(422, f"there is no output {output.name!r:.80}; there is {OUTPUT!r}")
+    columns: dict[str, list[Any]] = {}
+    for tensor in request.inputs:
+        binary_size = tensor.parameters.get("binary_data_size")
+        content = None
+        if binary_size is not None:
+            if not isinstance(binary_size, int) or not 0 <= binary_size <= len(body) - size:
+                raise RequestError(422, f"input {tensor.name!r:.80}: its binary data is not in the body")
+            content, size = body[size : size + binary_size], size + binary_size
+        if tensor.name in columns:
+            raise RequestError(422, f"input {tensor.name!r:.80} is there twice")
+        columns[tensor.name] = _values(tensor, content)
+    if size < len(body):
+        raise RequestError(422, f"{len(body) - size} bytes are left after the inputs")
+    return orjson.dumps({"columns": columns}), request.id
+
+
+def _values(tensor: _Tensor, content: bytes | None) -> list[Any]:
+    """One value for each row."""
+    name, rows = tensor.name, tensor.shape[0]
+    if tensor.shape[1:] not in ([], [1]):
+        raise RequestError(
+            422, f"input {name!r:.80}: its shape is {tensor.shape}; send a value for each row: [n]"
+        )
+    if tensor.datatype not in _TYPES and tensor.datatype != _BYTES:
+        raise RequestError(422, f"input {name!r:.80}: there is no datatype {tensor.datatype!r:.80}")
+    if (content is None) == (tensor.data is None):
+        raise RequestError(422, f"input {name!r:.80}: send its data as JSON, or as bytes after it")
+    if content is None:
+        values = [
+            each[0] if isinstance(each, list) and len(each) == 1 else each for each in tensor.data or ()
+        ]
+    elif tensor.datatype == _BYTES:
+        values = _texts(name, content)
+    else:
+        kind = np.dtype(_TYPES[tensor.datatype])
+        if len(content) % kind.itemsize:
+            raise RequestError(422, f"input {name!r:.80}: its {len(content)} bytes are no {tensor.datatype}")
+        values = np.frombuffer(content, kind).tolist()
+    if len(values) != rows:
+        raise RequestError(422, f"input {name!r:.80}: {len(values)} values, and its shape says {rows}")
+    return values
+
+
+def _texts(name: str, content: bytes) -> list[str]:
+    """Each comes after its length, in four bytes."""
+    texts, at = [], 0
+    while at < len(content):
+        begin = at + 4
+        at = begin + int.from_bytes(content[at:begin], "little")
+        if at > len(content):
+            raise RequestError(422, f"input {name!r:.80}: its binary data is cut")
+        try:
+            texts.append(content[begin:at].decode())
+        except UnicodeDecodeError:
+            raise RequestError(422, f"input {name!r:.80}: value {len(texts)} is not UTF-8 text") from None
+    return texts

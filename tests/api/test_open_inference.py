@@ -1,0 +1,126 @@
+"""The Open Inference Protocol, with an independent client and by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+import pytest
+import tritonclient.http as triton
+
+from ctr.model.model import Model
+from tests.api.running import Running
+
+ROWS = [{"city": "Köln", "age": "3", "price": 0.5}, {"city": "", "age": "17", "price": -2.0}]
+
+
+def tensor(name: str, datatype: str, data: list[Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "shape": [len(data)], "datatype": datatype, "data": data, **more}
+
+
+INPUTS = [
+    tensor("city", "BYTES", ["Köln", ""]),
+    tensor("age", "BYTES", ["3", "17"]),
+    tensor("price", "FP64", [0.5, -2.0]),
+]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_triton_s_client(running: Running, model: Model, binary: bool) -> None:
+    with triton.InferenceServerClient(running.url.removeprefix("http://")) as client:
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("ctr")
+        assert client.is_model_ready("ctr", model.id)
+        assert not client.is_model_ready("other")
+        metadata = client.get_model_metadata("ctr")
+        assert metadata["versions"] == [model.id]
+        assert {"name": "city", "datatype": "BYTES", "shape": [-1]} in metadata["inputs"]
+        assert client.get_server_metadata()["name"] == "ctr"
+        inputs = []
+        for name, kind, array in (
+            ("city", "BYTES", np.array(["Köln", ""], object)),
+            ("age", "INT32", np.array([3, 17], np.int32)),
+            ("price", "FP32", np.array([[0.5], [-2.0]], np.float32)),
+        ):
+            inputs.append(triton.InferInput(name, array.shape, kind))
+            inputs[-1].set_data_from_numpy(array, binary_data=binary)
+        wanted = [triton.InferRequestedOutput("prediction", binary_data=binary)]
+        answer = client.infer("ctr", inputs, request_id="mine", outputs=wanted, model_version=model.id)
+        assert answer.get_response()["id"] == "mine"
+        assert answer.get_response()["model_version"] == model.id
+        np.testing.assert_array_equal(answer.as_numpy("prediction"), model.predict(ROWS))
+
+
+def test_by_hand(client: httpx.Client, model: Model) -> None:
+    answer = client.post("/v2/models/ctr/infer", json={"inputs": INPUTS}).json()
+    assert "id" not in answer
+    (output,) = answer["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("prediction", "FP32", [2])
+    np.testing.assert_array_equal(np.array(output["data"], np.float32), model.predict(ROWS))
+    assert client.get("/v2/health/live").json() == {"live": True}
+
+
+@pytest.mark.parametrize(
+    ("request_", "problem"),
+    [
+        (b"{", "is not JSON"),
+        ({}, "inputs: Field required"),
+        ({"inputs": []}, "inputs"),
+        (
+            {"inputs": INPUTS, "outputs": [{"name": "score"}]},
+            "there is no output 'score'; there is 'prediction'",
+        ),
+        ({"inputs": [tensor("nothing", "BYTES", ["x"])]}, "nothing"),
+        ({"inputs": [INPUTS[0], INPUTS[0]]}, "input 'city' is there twice"),
+        ({"inputs": [tensor("city", "TEXT", ["x"])]}, "there is no datatype 'TEXT'"),
+        ({"inputs": [{**INPUTS[0], "shape": [3]}]}, "2 values, and its shape says 3"),
+        ({"inputs": [{**INPUTS[0], "shape": [1, 2]}]}, "its shape is [1, 2]; send a value for each row"),
+        ({"inputs": [INPUTS[0], tensor("age", "BYTES", ["1"])]}, ""),
+        ({"inputs": [tensor("price", "FP64", ["many"])]}, "price"),
+        (
+            {"inputs": [{"name": "city", "shape": [1], "datatype": "BYTES"}]},
+            "send its data as JSON, or as bytes",
+        ),
+    ],
+)
+def test_errors_are_the_protocols(client: httpx.Client, request_: Any, problem: str) -> None:
+    body = request_ if isinstance(request_, bytes) else orjson.dumps(request_)
+    refused = client.post("/v2/models/ctr/infer", content=body)
+    assert refused.status_code == 422
+    assert list(refused.json()) == ["error"]
+    assert problem in refused.json()["error"]
+
+
+def test_binary_data_that_is_none(client: httpx.Client) -> None:
+    def ask(head: dict[str, Any], tail: bytes, size: str | None = None) -> httpx.Response:
+        text = orjson.dumps(head)
+        headers = {"inference-header-content-length": size or str(len(text))}
+        return client.post("/v2/models/ctr/infer", content=text + tail, headers=headers)
+
+    def of(datatype: str, size: Any) -> dict[str, Any]:
+        one = {"name": "city", "shape": [1], "datatype": datatype, "parameters": {"binary_data_size": size}}
+        return {"inputs": [one]}
+
+    assert ask(of("BYTES", 5), b"\1\0\0\0x").status_code == 200
+    for answer, problem in (
+        (ask(of("BYTES", 9), b"\1\0\0\0x"), "its binary data is not in the body"),
+        (ask(of("BYTES", "x"), b"\1\0\0\0x"), "its binary data is not in the body"),
+        (ask(of("BYTES", 5), b"\1\0\0\0xy"), "1 bytes are left"),
+        (ask(of("BYTES", 5), b"\2\0\0\0x"), "its binary data is cut"),
+        (ask(of("BYTES", 5), b"\1\0\0\0\xff"), "value 0 is not UTF-8"),
+        (ask(of("INT64", 5), b"12345"), "its 5 bytes are no INT64"),
+        (ask(of("BYTES", 0), b"", "many"), "Inference-Header-Content-Length is 'many'"),
+        (ask(of("BYTES", 0), b"", "100000"), "Inference-Header-Content-Length is 100000"),
+    ):
+        assert answer.status_code == 422
+        assert problem in answer.json()["error"]
+
+
+def test_what_is_not_there(client: httpx.Client, model: Model) -> None:
+    for path in ("/v2/models/other", "/v2/models/ctr/versions/1/infer", "/v2/nothing"):
+        missing = client.post(path) if path.endswith("infer") else client.get(path)
+        assert missing.status_code == 404
+        assert model.id in missing.json()["error"]
