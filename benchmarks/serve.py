@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import numpy as np
 import orjson
 import pyarrow as pa
+from fastapi import FastAPI, Request, Response
 
 from benchmarks.measure import ctr
 from ctr.features import load_spec
@@ -161,8 +162,6 @@ def _serve_model(model: Path, listener: socket.socket) -> None:
 
 def _serve_bare(_model: Path, listener: socket.socket) -> None:
     """What a FastAPI endpoint takes at least that reads JSON."""
-    from fastapi import FastAPI, Request, Response
-
     from ctr.api.server import server_of
 
     app = FastAPI()
@@ -210,7 +209,7 @@ def _sent(port: int, load: Load) -> tuple[Sequence[float], float]:
             writer.write(message)
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"HTTP/1.1 200"):
-                sys.exit(f"refused: {head!r}")
+                sys.exit(f"refused: {head!r} {await reader.read(500)!r}")
             size = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
             await reader.readexactly(int(size))
             latencies.append(perf_counter() - began)
