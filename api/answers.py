@@ -16,6 +16,7 @@ import pyarrow as pa
 from ctr.api.requests.body import RequestError
 from ctr.features import Batch, Transform
 from ctr.model import Model, probabilities_of
+from ctr.optimizers import Float32
 
 MARGINS, UNSEEN, CONTRIBUTIONS = "margins", "unseen", "contributions"
 DETAILS = (MARGINS, UNSEEN, CONTRIBUTIONS)
@@ -90,7 +91,7 @@ class Answers:
             found[CONTRIBUTIONS] = self._contributions(batch, weights)
         return found
 
-    def _contributions(self, batch: Batch, weights: np.ndarray) -> list[list[dict[str, Any]]]:
+    def _contributions(self, batch: Batch, weights: Float32) -> list[list[dict[str, Any]]]:
         """Of each row, those of its features, in the order of fields and crosses."""
         parts = weights if batch.values is None else weights * batch.values
         names: Sequence[str] = (BIAS, *self.model.spec.names)
@@ -104,7 +105,7 @@ class Answers:
         return [features[first:last] for first, last in pairwise(bounds)]
 
 
-def _unseen(batch: Batch, weights: np.ndarray, *, bias: bool) -> np.ndarray:
+def _unseen(batch: Batch, weights: Float32, *, bias: bool) -> Float32:
     """float32[rows]: of each row's features but the bias, the share that has no weight; 0 if it has none."""
     none = np.concatenate([[0], np.cumsum(weights == 0)])
     missing = none[batch.indptr[1:]] - none[batch.indptr[:-1]]
@@ -112,4 +113,5 @@ def _unseen(batch: Batch, weights: np.ndarray, *, bias: bool) -> np.ndarray:
     if bias:  # the first feature of each row
         missing = missing - (weights[batch.indptr[:-1]] == 0)
         sizes = sizes - 1
-    return (missing / np.maximum(sizes, 1)).astype(np.float32)
+    shares: Float32 = (missing / np.maximum(sizes, 1)).astype(np.float32)
+    return shares

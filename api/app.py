@@ -29,6 +29,7 @@ from ctr.api.schema import (
     describe_rows,
 )
 from ctr.api.service import Service, problem
+from ctr.api.shortcut import Shortcut
 from ctr.errors import DataError
 from ctr.model import Model
 
@@ -84,6 +85,7 @@ def create_app(
     if model.spec.windows:
         add_event_routes(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    app.add_middleware(Shortcut, service=service, path=PREDICT)
     app.add_middleware(service.metrics.counting, paths=frozenset(route.path for route in routes))
     for route in routes:
         if route.path == PREDICT_ARROW:

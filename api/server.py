@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ctr.api.app import create_app
-from ctr.api.connection import connection_class
+from ctr.api.connection import Bounded, H11Connection
 from ctr.api.operations import (
     CANARY,
     Access,
@@ -176,6 +177,15 @@ def server_of(
     except OSError as error:  # ssl.SSLError is one
         raise CtrError(f"{tls[0]}: certificates and key cannot be read ({error}).") from None
     return _Server(config)
+
+
+def connection_class() -> type[Bounded]:
+    """The faster one where httptools is installed."""
+    if find_spec("httptools") is None:
+        return H11Connection
+    from ctr.api.httptools_connection import HttpToolsConnection
+
+    return HttpToolsConnection
 
 
 class _Server(uvicorn.Server):

@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import numpy as np
 import orjson
 import pyarrow as pa
+from fastapi import FastAPI, Request, Response
 
 from benchmarks.measure import ctr
 from ctr.features import load_spec
@@ -91,8 +92,8 @@ def _print(seconds: dict[str, list[float]], slowest: dict[str, list[float]], in_
     p99 = {name: median(of_rounds) for name, of_rounds in slowest.items()}
     print(f"\nserving 39 fields, 2**{BITS} slots, client on the same {os.cpu_count()} cores; medians")
     print(f"  {'':32}{'requests/s':>12}{'p99 ms':>9}")
-    for name in took:
-        print(f"  {name:32}{1 / took[name]:12,.0f}{p99[name] * 1e3:9.2f}")
+    for name, of_one in took.items():
+        print(f"  {name:32}{1 / of_one:12,.0f}{p99[name] * 1e3:9.2f}")
     print(f"  {'Model.predict of 10,000 rows':32}{1 / in_process:12,.0f}")
     ratios = [
         ("one row / bare", took["one row, bare"] / took["one row"], "at least 0.85"),
@@ -109,10 +110,11 @@ def _print(seconds: dict[str, list[float]], slowest: dict[str, list[float]], in_
 
 def _rows(number: int) -> list[Row]:
     draw = random.Random(7)
-    row: Callable[[], Row] = lambda: {
-        **{f"I{i}": draw.randint(0, 3_000) for i in range(1, 14)},
-        **{f"C{i}": f"{draw.getrandbits(32):08x}" for i in range(1, 27)},
-    }
+
+    def row() -> Row:
+        numbers: Row = {f"I{i}": draw.randint(0, 3_000) for i in range(1, 14)}
+        return numbers | {f"C{i}": f"{draw.getrandbits(32):08x}" for i in range(1, 27)}
+
     return [row() for _ in range(number)]
 
 
@@ -161,8 +163,6 @@ def _serve_model(model: Path, listener: socket.socket) -> None:
 
 def _serve_bare(_model: Path, listener: socket.socket) -> None:
     """What a FastAPI endpoint takes at least that reads JSON."""
-    from fastapi import FastAPI, Request, Response
-
     from ctr.api.server import server_of
 
     app = FastAPI()
@@ -210,7 +210,7 @@ def _sent(port: int, load: Load) -> tuple[Sequence[float], float]:
             writer.write(message)
             head = await reader.readuntil(b"\r\n\r\n")
             if not head.startswith(b"HTTP/1.1 200"):
-                sys.exit(f"refused: {head!r}")
+                sys.exit(f"refused: {head!r} {await reader.read(500)!r}")
             size = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
             await reader.readexactly(int(size))
             latencies.append(perf_counter() - began)

@@ -87,11 +87,16 @@ class ServingMetrics:
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         """The app, whose requests are counted: by path if it is one of these, else together."""
 
+        # By path and status, as to look a child up takes longer than to count.
+        children: dict[tuple[str, str], Counter] = {}
+        latencies: dict[str, Histogram] = {}
+
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             path, status, began = scope["path"], "500", perf_counter()
+            path = path if path in paths else _OTHER
 
             async def sending(message: Message) -> None:
                 nonlocal status
@@ -99,12 +104,15 @@ class ServingMetrics:
                     status = str(message["status"])
                 await send(message)
 
-            path = path if path in paths else _OTHER
-            with self._under_way.track_inprogress():
-                try:
-                    await app(scope, receive, sending)
-                finally:
-                    self._requests.labels(path, status).inc()
-                    self._latency.labels(path).observe(perf_counter() - began)
+            self._under_way.inc()
+            try:
+                await app(scope, receive, sending)
+            finally:
+                self._under_way.dec()
+                if (path, status) not in children:
+                    children[path, status] = self._requests.labels(path, status)
+                    latencies[path] = self._latency.labels(path)
+                children[path, status].inc()
+                latencies[path].observe(perf_counter() - began)
 
         return counted

@@ -160,6 +160,8 @@ class Model:
 
         They are those of `predict`: after calibration, if the model has one.
         """
+        if isinstance(examples, Batch | Chunk):
+            return self.log_odds(self.linear.margins(examples))
         from ctr.model.inputs import is_table, paths_of, table_of
 
         if (paths := paths_of(examples)) is not None:

@@ -1,7 +1,7 @@
 """Batches and chunks of hashed examples, the way from one to the other, and operations on their rows."""
 
 from ctr.features.batches.batch import MOST_FIELDS, Batch, Chunk, FieldIds, Slots, field_id_dtype, slot_dtype
-from ctr.features.batches.builder import BatchBuilder, MoreFeaturesError
+from ctr.features.batches.builder import BatchBuilder, BatchLayout, MoreFeaturesError
 from ctr.features.batches.localize import localize, merge_slots, slot_counts
 from ctr.features.batches.rows import (
     is_compiled,

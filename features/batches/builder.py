@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,36 @@ from ctr.features.batches.batch import Batch, FieldIds, Slots, field_id_dtype, s
 from ctr.features.spec import FeatureSpec
 
 
-class _Layout(Protocol):
+class BatchLayout(NamedTuple):
+    """Which arrays the examples of a transform have."""
+
+    slot_dtype: Any
+    has_values: bool
+    has_fields: bool
+    field_dtype: Any
+    has_labels: bool
+    has_weights: bool
+    features: int
+    """The most that an example has, without lists and their crosses."""
+
+    @staticmethod
+    def of(spec: FeatureSpec, *, with_label: bool, with_fields: bool) -> BatchLayout:
+        """That of the spec's examples; `with_label`: with the weights, too, if it has any."""
+        return BatchLayout(
+            slot_dtype=slot_dtype(spec.bits),
+            has_values=spec.has_values,
+            has_fields=with_fields,
+            field_dtype=field_id_dtype(len(spec.names)),
+            has_labels=with_label,
+            has_weights=with_label and spec.weight_column is not None,
+            features=spec.features_per_example,
+        )
+
+
+class _Laid(Protocol):
     """What a builder has to know of the `Transform` whose examples it takes."""
 
-    spec: FeatureSpec
-    with_label: bool
-    with_fields: bool
+    layout: BatchLayout
 
 
 class MoreFeaturesError(Exception):
@@ -51,7 +75,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        transform: _Layout,
+        transform: _Laid,
         rows: int,
         no_click: NDArray[np.int8] | None = None,
         most_features: int | None = None,
@@ -60,15 +84,13 @@ class BatchBuilder:
 
         `most_features`: where there could be more, this and `reserve` raise MoreFeaturesError.
         """
-        spec = transform.spec
+        layout = transform.layout
         self.capacity = rows
-        self._slot_dtype = slot_dtype(spec.bits)
-        self._has_values = spec.has_values
-        self._has_fields, self._field_dtype = transform.with_fields, field_id_dtype(len(spec.names))
+        self._slot_dtype, self._has_values = layout.slot_dtype, layout.has_values
+        self._has_fields, self._field_dtype = layout.has_fields, layout.field_dtype
         self.no_click = np.ones(1, np.int8) if no_click is None else no_click
-        self._has_labels = transform.with_label
-        self._has_weights = transform.with_label and spec.weight_column is not None
-        self._features = rows * spec.features_per_example
+        self._has_labels, self._has_weights = layout.has_labels, layout.has_weights
+        self._features = rows * layout.features
         self._most = most_features
         self._require(self._features)
         self._allocate()

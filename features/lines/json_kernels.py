@@ -231,7 +231,7 @@ def _single(
         return (0 if after != at else BAD_JSON), after, out, stop, stop, False
     after, start, stop, make = number(buffer, at, exact)
     if strict:
-        make |= stop - start > _SURE_DIGITS or (whole and _has_point(buffer, start, stop))
+        make |= bool(stop - start > _SURE_DIGITS) or (whole and _has_point(buffer, start, stop))
     return (0 if after != at else BAD_JSON), after, start, stop, out, make
 
 
@@ -239,7 +239,7 @@ def _single(
 def _has_point(buffer: NDArray[np.uint8], start: np.uint64, stop: np.uint64) -> bool:
     while start < stop and buffer[start] != _POINT:
         start += _U1
-    return start < stop
+    return bool(start < stop)
 
 
 @njit(nogil=True, cache=True, borrows=True)

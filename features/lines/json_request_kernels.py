@@ -71,7 +71,7 @@ def copy_line(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[bool, bo
     is_sound = True
     if least < _SPACE:
         is_sound = _blank_white_space(out, text.size)
-    return is_sound, every < 128
+    return is_sound, bool(every < 128)
 
 
 @njit(nogil=True, cache=True, borrows=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder
+from ctr.features.batches import MOST_FIELDS, Batch, BatchBuilder, BatchLayout
 from ctr.features.columns import Arrays, Buckets, Columns, HashedTokens, TokenCounts, read_only
 from ctr.features.spec import (
     FeatureSpec,
@@ -64,6 +64,8 @@ class Transform:
     with_fields: bool
     columns: tuple[str, ...]
     """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
+    layout: BatchLayout
+    """Of its batches."""
     numbers: frozenset[str]
     """Those that no field reads as categories."""
     lists: frozenset[str]
@@ -93,6 +95,7 @@ class Transform:
         self.spec = spec
         self.with_label = with_label
         self.with_fields = with_fields and len(spec.names) <= MOST_FIELDS
+        self.layout = BatchLayout.of(spec, with_label=with_label, with_fields=self.with_fields)
         self.history = history
         self._take_in = take_in
         wanted = [spec.label_column, spec.weight_column] if with_label else []
@@ -286,7 +289,7 @@ class Transform:
         return self.apply(self.cells_of(rows))
 
     def cells_of(self, rows: Sequence[Mapping[str, object]]) -> Cells:
-        """Such rows as cells of `columns`; those of libsvm and VW have their features as text in `features`."""
+        """Such rows as cells of `columns`; rows of libsvm or VW have their features as text in `features`."""
         return cells_of_rows(rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
