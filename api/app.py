@@ -12,8 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from ctr.api.metrics import CONTENT_TYPE
-from ctr.api.requests.body import Limits, RequestError
-from ctr.api.requests.json_rows import UnknownFields
+from ctr.api.requests import Limits, RequestError, UnknownFields
 from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,

@@ -20,7 +20,7 @@ from fastapi import FastAPI
 
 from ctr.api.app import create_app
 from ctr.api.connection import Bounded, H11Connection
-from ctr.api.requests.json_rows import UnknownFields
+from ctr.api.requests import UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
 
