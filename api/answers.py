@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from ctr.api.requests.body import RequestError
+from ctr.api.requests import RequestError
 from ctr.features import Batch, Transform
 from ctr.model import Model, probabilities_of
 from ctr.optimizers import Float32

@@ -13,8 +13,7 @@ from fastapi.routing import APIRoute
 
 from ctr.api.open_inference import add_open_inference
 from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
-from ctr.api.requests.body import Limits, RequestError
-from ctr.api.requests.json_rows import UnknownFields
+from ctr.api.requests import Limits, RequestError, UnknownFields
 from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,

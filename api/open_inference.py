@@ -8,8 +8,7 @@ import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from ctr import __version__
-from ctr.api.requests.body import RequestError, read_body
-from ctr.api.requests.open_inference import OUTPUT, read_infer
+from ctr.api.requests import OUTPUT, RequestError, read_body, read_infer
 from ctr.api.service import Service
 from ctr.errors import DataError, StoreError
 

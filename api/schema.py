@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from ctr.api.answers import DETAILS
-from ctr.api.requests.body import ARROW
+from ctr.api.requests import ARROW
 from ctr.features import FeatureSpec
 from ctr.features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
 

@@ -31,7 +31,7 @@ from ctr.api.operations import (
     Versions,
     run_processes,
 )
-from ctr.api.requests.json_rows import UnknownFields
+from ctr.api.requests import UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob

@@ -18,17 +18,20 @@ from fastapi import Request, Response
 
 from ctr.api.answers import Answers, details_of
 from ctr.api.operations import ServingMetrics
-from ctr.api.requests.arrow import read_table, write_table
-from ctr.api.requests.body import (
+from ctr.api.requests import (
     ARROW,
+    JsonRows,
     Limits,
     RequestError,
+    UnknownFields,
     check_arrow_content,
     check_content,
     decompressed,
+    parse_rows,
     read_body,
+    read_table,
+    write_table,
 )
-from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows
 from ctr.api.schema import example_row
 from ctr.errors import DataError, StoreError
 from ctr.features import Batch, MoreFeaturesError

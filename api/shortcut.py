@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from ctr.api.requests.body import RequestError
+from ctr.api.requests import RequestError
 from ctr.api.service import Service, problem
 from ctr.errors import DataError
 

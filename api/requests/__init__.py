@@ -1,1 +1,14 @@
 """What a request carries: its body within the limits, then its rows as cells."""
+
+from ctr.api.requests.arrow import read_table, write_table
+from ctr.api.requests.body import (
+    ARROW,
+    Limits,
+    RequestError,
+    check_arrow_content,
+    check_content,
+    decompressed,
+    read_body,
+)
+from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows
+from ctr.api.requests.open_inference import OUTPUT, read_infer

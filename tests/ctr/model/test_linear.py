@@ -11,6 +11,7 @@ from scipy import sparse
 from ctr.features.batches import localize
 from ctr.model import LinearModel, evaluate
 from ctr.model.kernels import weights_of
+from ctr.model.lookup import DENSE_SLOTS, lookup_of
 from tests.ctr.learn.test_rounds import spec_of
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
@@ -76,3 +77,21 @@ def test_it_is_evaluated_as_it_is() -> None:
     losses = np.log1p(np.exp(-margins)) + margins * (1 - batch.labels[100:])
     assert metrics.examples == 200
     assert metrics.logloss == pytest.approx(losses.mean(), rel=1e-6)
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@pytest.mark.parametrize("most", [0, DENSE_SLOTS], ids=["index", "dense"])
+@pytest.mark.parametrize("size", [0, 1, 2, 1_000])
+def test_a_lookup_has_the_weights_of_a_search(
+    size: int, most: int, dtype: type[np.unsignedinteger[Any]]
+) -> None:
+    rng = np.random.default_rng(size)
+    slots = np.unique(rng.integers(0, 4 * size + 1, size)).astype(dtype)
+    if size == 1_000:  # the largest slots; a dense array would be too large for them
+        slots[-3:] = np.iinfo(dtype).max - np.arange(3)[::-1] if most == 0 else slots[-1] + np.arange(3)
+        slots = np.unique(slots)
+    weights = rng.normal(size=slots.size).astype(np.float32)
+    wanted = np.concatenate([slots, rng.integers(0, 10_000, 500), [np.iinfo(dtype).max]]).astype(dtype)
+    found = lookup_of(slots, weights, most).weights_at(wanted)
+    np.testing.assert_array_equal(found, LinearModel(slots, weights).weights_at(wanted))

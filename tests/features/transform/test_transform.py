@@ -273,8 +273,8 @@ def test_json_rows_are_transformed_as_text_is() -> None:
     assert rows_of(transform.apply_rows([])) == []
     with pytest.raises(DataError, match=r"rows\[1\]: column 'e': 'seven' is not a number"):
         transform.apply_rows([{}, {"e": "seven"}])
-    with pytest.raises(DataError, match="libsvm"):
-        Transform(load_spec("libsvm"), with_label=False).apply_rows([{}])
+    own = Transform(load_spec("libsvm"), with_label=False).apply_rows([{"features": "3:1 7:0.5"}, {}])
+    assert own.indptr.tolist() == [0, 3, 4]  # with the bias
 
 
 @pytest.mark.parametrize(
