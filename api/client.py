@@ -1,0 +1,249 @@
+"""`Client` and `AsyncClient`: predictions of a server, for Python programs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ctr.errors import CtrError, DataError
+from ctr.packages import require_packages
+
+if TYPE_CHECKING:
+    import httpx
+
+_ARROW = "application/vnd.apache.arrow.stream"
+_JSON = "application/json"
+_AGAIN = frozenset({429, 502, 503, 504})
+"""Statuses of a server that may answer later."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
+_BATCH_ROWS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """One request, and how its answer is read. It changes nothing on the server, and so may be repeated."""
+
+    path: str
+    content: bytes
+    kind: str
+    read: Callable[[bytes], NDArray[np.float32]]
+
+
+class _Settings:
+    """What both clients have."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeout_s: float = 10.0,
+        retries: int = 5,
+        batch_rows: int = _BATCH_ROWS,
+        socket: str | Path | None = None,
+        verify: Any = True,
+    ) -> None:
+        """`url`: such as `http://127.0.0.1:8000`. `token`: see `ctr serve --tokens-file`. `retries`: so often
+        a request is repeated that met no server, or one that is busy or warming up. `batch_rows`: at most so
+        many rows go with one request. `socket`: the path of a Unix socket. `verify`: as httpx has it.
+        """
+        require_packages("A client", {"httpx": "httpx"})
+        self._retries, self._batch_rows = retries, batch_rows
+        self._options: dict[str, Any] = {
+            "base_url": url,
+            "timeout": timeout_s,
+            "headers": {} if token is None else {"authorization": f"Bearer {token}"},
+        }
+        self._transport: dict[str, Any] = {"verify": verify}
+        if socket is not None:
+            self._transport["uds"] = str(socket)
+
+    def _asks(self, data: Any) -> Iterator[_Ask]:
+        """The requests for the predictions of some data, in the order of its rows."""
+        if (table := _table_of(data)) is not None:
+            for first in range(0, table.num_rows, self._batch_rows):
+                content = _stream_of(table.slice(first, self._batch_rows))
+                yield _Ask("/v1/predict/arrow", content, _ARROW, _of_arrow)
+            return
+        rows = [data] if isinstance(data, Mapping) else list(data)
+        for first in range(0, len(rows), self._batch_rows):
+            content = orjson.dumps(
+                {"rows": rows[first : first + self._batch_rows]}, option=orjson.OPT_SERIALIZE_NUMPY
+            )
+            yield _Ask("/v1/predict", content, _JSON, _of_json)
+
+    def _pause_s(self, attempt: int, response: httpx.Response | None) -> float:
+        wanted = "" if response is None else response.headers.get("retry-after", "")
+        pause = float(wanted) if wanted.isdecimal() else _FIRST_PAUSE_S * 2**attempt
+        return min(pause, _LONGEST_PAUSE_S)
+
+
+class Client(_Settings):
+    """Asks a server for predictions. May be used by several threads, and as a context manager.
+
+    >>> with Client("http://127.0.0.1:8000") as client:     # doctest: +SKIP
+    ...     client.predict([{"site": "news"}, {"site": "shop"}])
+    """
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        super().__init__(url, **settings)
+        import httpx
+
+        self._http = httpx.Client(transport=httpx.HTTPTransport(**self._transport), **self._options)
+
+    def predict(self, data: Any) -> NDArray[np.float32]:
+        """float32[rows]: a click probability for each row.
+
+        `data`: dicts, a dict, a frame of pandas or polars, or an Arrow table. Raises DataError for rows that
+        the server refuses, with what it says, and CtrError where there is no answer.
+        """
+        return _joined([each.read(self._send(each)) for each in self._asks(data)])
+
+    def model(self) -> dict[str, Any]:
+        """The manifest of the model that is served."""
+        response = self._http.get("/v1/model")
+        _raise_for(response)
+        return dict(response.json())
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _send(self, ask: _Ask) -> bytes:
+        import httpx
+
+        for attempt in range(self._retries + 1):
+            response = failure = None
+            try:
+                response = self._http.post(ask.path, content=ask.content, headers={"content-type": ask.kind})
+            except httpx.TransportError as error:
+                failure = error
+            if not _is_to_repeat(response) or attempt == self._retries:
+                return _content(response, failure, str(self._http.base_url))
+            time.sleep(self._pause_s(attempt, response))
+        raise AssertionError
+
+
+class AsyncClient(_Settings):
+    """The same for asyncio: `async with AsyncClient(url) as client: await client.predict(rows)`."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        super().__init__(url, **settings)
+        import httpx
+
+        transport = httpx.AsyncHTTPTransport(**self._transport)
+        self._http = httpx.AsyncClient(transport=transport, **self._options)
+
+    async def predict(self, data: Any) -> NDArray[np.float32]:
+        """See `Client.predict`; the requests of one call are under way together."""
+        asks = list(self._asks(data))
+        answers = await asyncio.gather(*map(self._send, asks))
+        return _joined([ask.read(answer) for ask, answer in zip(asks, answers, strict=True)])
+
+    async def model(self) -> dict[str, Any]:
+        """The manifest of the model that is served."""
+        response = await self._http.get("/v1/model")
+        _raise_for(response)
+        return dict(response.json())
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _send(self, ask: _Ask) -> bytes:
+        import httpx
+
+        for attempt in range(self._retries + 1):
+            response = failure = None
+            try:
+                headers = {"content-type": ask.kind}
+                response = await self._http.post(ask.path, content=ask.content, headers=headers)
+            except httpx.TransportError as error:
+                failure = error
+            if not _is_to_repeat(response) or attempt == self._retries:
+                return _content(response, failure, str(self._http.base_url))
+            await asyncio.sleep(self._pause_s(attempt, response))
+        raise AssertionError
+
+
+def _is_to_repeat(response: httpx.Response | None) -> bool:
+    return response is None or response.status_code in _AGAIN
+
+
+def _content(response: httpx.Response | None, failure: Exception | None, url: str) -> bytes:
+    if response is None:
+        raise CtrError(f"{url}: the server cannot be reached ({failure}).") from failure
+    _raise_for(response)
+    return response.content
+
+
+def _raise_for(response: httpx.Response) -> None:
+    """Raise what an answer other than predictions says."""
+    if response.is_success:
+        return
+    try:
+        detail = response.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = response.text[:200]
+    error = DataError if response.status_code in (413, 422) else CtrError
+    raise error(f"{response.url}: {detail} ({response.status_code})")
+
+
+def _of_json(content: bytes) -> NDArray[np.float32]:
+    return np.array(orjson.loads(content)["predictions"], np.float32)
+
+
+def _of_arrow(content: bytes) -> NDArray[np.float32]:
+    column = pa.ipc.open_stream(content).read_all()["prediction"]
+    return np.asarray(column.to_numpy(), np.float32)
+
+
+def _joined(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return np.concatenate([np.empty(0, np.float32), *parts])
+
+
+def _table_of(data: Any) -> pa.Table | None:
+    """The Arrow table of a table or a frame; None for rows."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "to_arrow"):  # polars
+        table = data.to_arrow()
+        return table if isinstance(table, pa.Table) else None
+    if type(data).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    return None
+
+
+def _stream_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

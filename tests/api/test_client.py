@@ -1,0 +1,135 @@
+"""The clients: what they take, what they repeat, what they raise; and the application inside another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from fastapi import FastAPI
+
+from ctr.api import AsyncClient, Client, create_app
+from ctr.errors import CtrError, DataError
+from ctr.model.model import Model
+from tests.api.running import Running, run_server
+
+COLUMNS = {"city": ["Köln", "東京", ""] * 7, "age": [1.0, 2.5, None] * 7}
+ROWS = [dict(zip(COLUMNS, values, strict=True)) for values in zip(*COLUMNS.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        pa.table(COLUMNS),
+        pa.RecordBatch.from_pydict(COLUMNS),
+        pd.DataFrame(COLUMNS),
+        pl.DataFrame(COLUMNS),
+    ],
+    ids=lambda data: type(data).__module__,
+)
+def test_kinds_of_data(running: Running, model: Model, data: Any) -> None:
+    expected = model.predict(ROWS)
+    with Client(running.url, batch_rows=4) as client:
+        np.testing.assert_array_equal(client.predict(data), expected)
+
+    async def ask() -> np.ndarray:
+        async with AsyncClient(running.url, batch_rows=4) as client:
+            assert (await client.model())["id"] == model.id
+            return await client.predict(data)
+
+    np.testing.assert_array_equal(asyncio.run(ask()), expected)
+
+
+def test_little_and_nothing(running: Running, model: Model) -> None:
+    with Client(running.url) as client:
+        np.testing.assert_array_equal(client.predict(ROWS[0]), model.predict(ROWS[:1]))
+        assert client.predict([]).shape == (0,)
+        assert client.predict(pa.table(COLUMNS).slice(0, 0)).dtype == np.float32
+        assert client.model()["id"] == model.id
+
+
+@contextmanager
+def answering(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, list[float]]]:
+    """A server with these answers, one after the other, and when it was asked."""
+    times: list[float] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            status, headers, body = answers[min(len(times), len(answers) - 1)]
+            times.append(time.monotonic())
+            self.send_response(status)
+            for name, value in {"content-length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", times
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+BUSY = (503, {}, b'{"detail":"busy"}')
+GOOD = (200, {}, b'{"predictions":[0.5],"model":"x"}')
+
+
+def test_what_may_pass_is_asked_again() -> None:
+    with answering(BUSY, (503, {"retry-after": "1"}, b""), GOOD) as (url, times), Client(url) as client:
+        assert client.predict(ROWS[0]).tolist() == [0.5]
+    assert len(times) == 3
+    assert times[2] - times[1] >= 1
+    with answering(BUSY) as (url, times), Client(url, retries=2) as client:
+        with pytest.raises(CtrError, match=r"busy \(503\)"):
+            client.predict(ROWS[0])
+        assert len(times) == 3
+
+
+def test_what_is_wrong_is_not(running: Running) -> None:
+    with answering((422, {}, b'{"detail":"no"}')) as (url, times), Client(url) as client:
+        with pytest.raises(DataError, match=r"no \(422\)"):
+            client.predict(ROWS[0])
+        assert len(times) == 1
+    with Client(running.url) as client, pytest.raises(DataError, match="unknown"):
+        client.predict({"unknown": 1})
+    with (
+        Client("http://127.0.0.1:9", retries=1) as client,
+        pytest.raises(CtrError, match="cannot be reached"),
+    ):
+        client.predict(ROWS[0])
+
+
+def test_inside_another_application(model: Model) -> None:
+    app = FastAPI()
+    mine = create_app(model)
+    app.mount("/ctr", mine)
+    app.router.lifespan_context = mine.router.lifespan_context
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, bool]:  # for `run_server`
+        return {"ready": True}
+
+    with run_server(app) as running:
+        for _ in range(200):
+            if running.client.get("/ctr/readyz").status_code == 200:
+                break
+            time.sleep(0.05)
+        with Client(f"{running.url}/ctr") as client:
+            np.testing.assert_array_equal(client.predict(ROWS), model.predict(ROWS))
