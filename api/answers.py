@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 import numpy as np
 import orjson
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ctr.api.requests import RequestError
 from ctr.features import Batch, Transform
@@ -43,6 +44,8 @@ class Answers:
     """Makes the answers of a model. Any number of threads may use it."""
 
     model: Model
+    note: Callable[[NDArray[np.float32]], None] = lambda _: None
+    """Called with the predictions of each answer."""
 
     @cached_property
     def with_fields(self) -> Transform:
@@ -57,7 +60,9 @@ class Answers:
     def json(self, batch: Batch, details: frozenset[str]) -> bytes:
         """The answer to the rows of a batch, as JSON."""
         margins = self.model.margins(batch)
-        answer: dict[str, Any] = {"predictions": probabilities_of(margins), "model": self.model.id}
+        predictions = probabilities_of(margins)
+        self.note(predictions)
+        answer: dict[str, Any] = {"predictions": predictions, "model": self.model.id}
         if details:
             if MARGINS in details:
                 answer[MARGINS] = margins
@@ -69,7 +74,9 @@ class Answers:
     def table(self, batch: Batch, details: frozenset[str]) -> pa.Table:
         """The same as a table with a row per row; the model's id is in the schema's metadata."""
         margins = self.model.margins(batch)
-        columns = {"prediction": pa.array(probabilities_of(margins))}
+        predictions = probabilities_of(margins)
+        self.note(predictions)
+        columns = {"prediction": pa.array(predictions)}
         if MARGINS in details:
             columns["margin"] = pa.array(margins)
         if UNSEEN in details:

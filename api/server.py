@@ -86,7 +86,7 @@ def serve(job: ServeJob) -> None:
         sys.stdout.flush()
 
     def work(on_ready: Callable[[], None]) -> None:
-        versions = Versions(source, model, shared.app_of, share=job.canary)
+        versions = Versions(source, model, shared.app_of, share=job.canary, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
         server = server_of(app, tls=(job.tls_cert, job.tls_key), limit=connection_limit())
         _answer(server, versions, listener, on_ready)

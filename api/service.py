@@ -12,9 +12,11 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import orjson
 import pyarrow as pa
 from fastapi import Request, Response
+from numpy.typing import NDArray
 
 from ctr.api.answers import Answers, details_of
 from ctr.api.operations import ServingMetrics
@@ -87,7 +89,8 @@ class Service:
         self.metrics = metrics or ServingMetrics(model.id)
         self.failure: Exception | None = None
         self._ready = False
-        self._answers = Answers(self.model)
+        self._note = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
+        self._answers = Answers(self.model, self._predicted)
         self._rows = JsonRows(model.transform, limits, unknown_fields)
         self._unknown_fields = unknown_fields
         spec = model.spec
@@ -100,6 +103,10 @@ class Service:
         self._windows = windows
         # Small requests that wait need next to nothing while they wait.
         self._waiting = ThreadPoolExecutor(WAITING_REQUESTS, thread_name_prefix="windows")
+
+    def _predicted(self, predictions: NDArray[np.float32]) -> None:
+        if self._ready:  # what it warmed up with was nobody's
+            self._note(predictions)
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
         """Predict an example and then many, so that no request has to wait for a compiler."""
@@ -114,7 +121,6 @@ class Service:
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
                     await self._in_thread(self.predict, body)
-            self.metrics.rows.reset()  # these were nobody's
             if spec.windows:
                 await self._in_thread(self._warm_windows)
         except Exception as failure:
@@ -262,7 +268,6 @@ class Service:
         rows = self._rows.read(body, briefly=most is not None)
         batch = self._answers.transform_for(details).apply(rows.cells, most)
         answer = self._answers.json(batch, details)
-        self.metrics.rows.inc(len(batch))
         if rows.unknown and self._unknown_fields == "count":
             self.metrics.unknown_values.inc(rows.unknown)
         return answer
@@ -270,9 +275,7 @@ class Service:
     def predict_table(self, body: bytes, details: frozenset[str]) -> bytes:
         """The response body to an Arrow table, likewise."""
         batch = self._batch_of(read_table(body, self.limits), details)
-        answer = self._answers.table(batch, details)
-        self.metrics.rows.inc(len(batch))
-        return write_table(answer)
+        return write_table(self._answers.table(batch, details))
 
     def _batch_of(self, table: pa.Table, details: frozenset[str]) -> Batch:
         """The rows of a table that has some of the columns, or of the ignored ones."""

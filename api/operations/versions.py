@@ -80,17 +80,19 @@ class Versions:
         make_app: MakeApp,
         *,
         share: float = 0.0,
+        warm_first: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
         """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
         application of one model. `share`: of the requests, those that the version labelled canary gets.
+        `warm_first`: accept no connection before the first version is ready, as others accept them.
         """
         self.metrics = ServingMetrics(first.id)
         self.on_warm: Callable[[Exception | None], None] = lambda _: None
         """Called once, when the first model is ready or has failed."""
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
-        self._share, self._poll_s = share, poll_s
+        self._share, self._poll_s, self._warm_first = share, poll_s, warm_first
         self._served: dict[str, _Version] = {}
         self._main: _Version | None = None
         self._failed: dict[str, str] = {}
@@ -196,6 +198,8 @@ class Versions:
         """Answer to the server's `lifespan` messages."""
         await receive()
         async with self._running():
+            if self._warm_first:
+                await asyncio.shield(self._ready)
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
