@@ -84,6 +84,7 @@ def create_app(
     if model.spec.windows:
         add_event_routes(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    # The innermost: what is added later, to count, log or refuse requests, applies to predictions, too.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
     app.add_middleware(service.metrics.counting, paths=frozenset(route.path for route in routes))
     for route in routes:

@@ -26,6 +26,7 @@ from benchmarks.measure import ctr
 from ctr.features import load_spec
 
 BITS = 24
+TRAINED_ROWS = 300_000
 FIELDS_OF_CONTEXT = 10
 SECONDS = 1.5
 """Of load for each figure of each side in each round."""
@@ -122,7 +123,7 @@ def _model(folder: Path) -> Path:
     model = folder / f"serve-{BITS}"
     if not model.exists():
         log = folder / "serve.tsv"
-        ctr("synth", "--rows", 300_000, "--out", log)
+        ctr("synth", "--rows", TRAINED_ROWS, "--out", log)
         spec = folder / "serve.yaml"
         spec.write_text(load_spec("criteo").model_copy(update={"bits": BITS}).to_yaml())
         ctr("train", log, "--spec", spec, "--model", model)
@@ -135,7 +136,7 @@ def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator
     from ctr.api.server import listen, url_of
 
     listener = listen("127.0.0.1", 0)
-    process = multiprocessing.get_context("fork").Process(target=run, args=(model, listener))
+    process = multiprocessing.get_context("spawn").Process(target=run, args=(model, listener))
     process.start()
     url = url_of(listener)
     try:
@@ -182,7 +183,7 @@ def _serve_bare(_model: Path, listener: socket.socket) -> None:
 
 def _aside(call: Callable[..., float], *arguments: object) -> float:
     """The result of a function in a process of its own."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
         return float(pool.apply(call, arguments))
 
 

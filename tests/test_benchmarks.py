@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, checkpoints, lbfgs, measure, parameters, plan, startup, wide
+from benchmarks import board, checkpoints, lbfgs, measure, parameters, plan, serve, startup, wide
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
 from benchmarks.yardsticks import Spent, Yardsticks
@@ -42,6 +42,9 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(checkpoints, "BITS", 20)
     monkeypatch.setattr(checkpoints, "WORKERS", 2)
     monkeypatch.setattr(checkpoints, "EPOCHS", 1)
+    monkeypatch.setattr(serve, "BITS", 18)
+    monkeypatch.setattr(serve, "TRAINED_ROWS", 1_000)
+    monkeypatch.setattr(serve, "SECONDS", 0.1)
     kinds = [
         *benchmarks.KINDS,
         "features",
@@ -53,6 +56,7 @@ def test_every_benchmark_runs(
         "lbfgs",
         "classifier",
         "checkpoints",
+        "serve",
     ]
     sizes = "--rows 500 --memory-rows 500 --plan-rows 250 --wide-rows 500 --window-rows 500 --rounds 1"
     sizes += " --lbfgs-rows 500 --fit-rows 500 --checkpoint-rows 3000"
@@ -79,6 +83,7 @@ def test_every_benchmark_runs(
         "2 workers, 2 Redis",
         "scoring hashed data",
         "with a checkpoint",
+        "candidates / rows",
     ):
         assert figure in out
 

@@ -11,6 +11,19 @@ _QUOTE, _BACKSLASH, _LIST, _LIST_END, _OBJECT, _OBJECT_END = (np.uint8(ord(c)) f
 
 
 @njit(nogil=True, cache=True)
+def count_brackets(text: NDArray[np.uint8]) -> int:
+    """How many lists and objects `text` (uint8[n]) may begin; brackets within strings count, too.
+
+    In a tenth of the time of `bytes.count`, which looks for one bracket after the other.
+    """
+    total = 0
+    for i in range(text.size):
+        total += text[i] == _LIST
+        total += text[i] == _OBJECT
+    return total
+
+
+@njit(nogil=True, cache=True)
 def count_containers(text: NDArray[np.uint8], depth: int) -> tuple[int, int]:
     """How many objects and lists `text` (uint8[n]) holds: those that stand inside `depth` others, and all.
 

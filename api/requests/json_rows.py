@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from ctr.api.requests.body import Limits, RequestError
-from ctr.api.requests.json_kernels import count_containers
+from ctr.api.requests.json_kernels import count_brackets, count_containers
 from ctr.features import MoreFeaturesError, Transform
 from ctr.features.lines import JsonRequests, RequestRows
 
@@ -62,20 +62,16 @@ class JsonRows:
         return RequestRows(self._transform.cells_of(rows), unknown)
 
 
-def containers_at_most(body: bytes) -> int:
-    """A bound on the lists and objects that parsing `body` makes; brackets within text count, too."""
-    return body.count(b"{") + body.count(b"[")
-
-
 def check_containers(body: bytes, limits: Limits, lists: int) -> None:
     """`RequestError` for more rows, or more lists in them, than there may be.
 
     They are counted before any is made: one of 3 bytes becomes an object of 72. So many values of a row as
     `lists` says may be lists.
     """
-    if containers_at_most(body) <= limits.rows:
+    text = np.frombuffer(body, np.uint8)
+    if text.size <= limits.rows or count_brackets(text) <= limits.rows:
         return
-    rows_at_most, total = count_containers(np.frombuffer(body, np.uint8), ROW_DEPTH)
+    rows_at_most, total = count_containers(text, ROW_DEPTH)
     if rows_at_most > limits.rows:
         raise _too_many(rows_at_most, limits)
     if total - rows_at_most > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):

@@ -15,6 +15,7 @@ from ctr.features.transform import Transform
 
 _MEMO = 256
 _MOST_BYTES = 1 << 30  # whose places, and those of as much spare text behind, are int32
+_KEY_WITHIN = 64
 _BEHIND = 65  # bytes that kernels may load beyond the text
 
 
@@ -68,11 +69,13 @@ class JsonRequests:
         if not 0 < size < _MOST_BYTES:
             return None
         buffer = np.empty(2 * size + 1 + _BEHIND, np.uint8)
-        is_sound, is_ascii = copy_line(np.frombuffer(body, np.uint8), buffer)
+        is_sound, is_ascii, objects, commas = copy_line(np.frombuffer(body, np.uint8), buffer)
         if not is_sound or not (is_ascii or _is_utf8(body)):
             return None
-        # A row is an object, and columns have no more rows than commas between values.
-        places = min(rows, body.count(b",") + 1) + 1
+        # A row is an object, and columns have no more rows than commas between values. (Should the key stand
+        # further behind, there may be too few places, and a parser is asked.)
+        most = commas + 1 if b'"columns"' in body[:_KEY_WITHIN] else objects
+        places = min(rows, most) + 1
         shape = places, len(self._columns)
         found = Found(
             np.empty(shape, np.int32),

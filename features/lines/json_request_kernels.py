@@ -56,22 +56,27 @@ class Found(NamedTuple):
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def copy_line(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[bool, bool]:
+def copy_line(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[bool, bool, int, int]:
     """Copies a document uint8[n] and a newline to `out`, with spaces in place of its newlines and tabs.
 
-    Returns whether it has no control character where JSON has none, and whether all of it is ASCII.
+    Returns whether it has no control character where JSON has none, whether all of it is ASCII, and how many
+    opening braces and commas it has.
     """
     least, every = np.uint8(255), np.uint8(0)
+    objects, commas = 0, 0
     for i in range(text.size):
         byte = text[i]
         out[i] = byte
         least = min(least, byte)
         every |= byte
+    for i in range(text.size):
+        objects += text[i] == _OPEN
+        commas += text[i] == _COMMA
     out[text.size] = _NEWLINE
     is_sound = True
     if least < _SPACE:
         is_sound = _blank_white_space(out, text.size)
-    return is_sound, bool(every < 128)
+    return is_sound, bool(every < 128), objects, commas
 
 
 @njit(nogil=True, cache=True, borrows=True)
