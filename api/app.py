@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -86,7 +87,9 @@ def create_app(
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     # The innermost: what is added later, to count, log or refuse requests, applies to predictions, too.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
-    app.add_middleware(service.metrics.counting, paths=frozenset(route.path for route in routes))
+    counting = partial(service.metrics.counting, paths=frozenset(route.path for route in routes))
+    app.add_middleware(counting)
+    app.state.shortcut = counting(Shortcut(app, service=service, path=PREDICT))
     for route in routes:
         if route.path == PREDICT_ARROW:
             describe_arrow(app, route.path)

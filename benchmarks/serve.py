@@ -155,11 +155,18 @@ def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator
 
 
 def _serve_model(model: Path, listener: socket.socket) -> None:
-    from ctr.api.app import create_app
+    """As `ctr serve` does."""
+    from ctr.api import create_app
+    from ctr.api.operations import Access, FolderSource, Tokens, Versions
     from ctr.api.server import server_of
-    from ctr.model import load_model
 
-    server_of(create_app(load_model(model)), limit=100).run(sockets=[listener])
+    source, nobody = FolderSource(model), Tokens(None, "")
+    versions = Versions(
+        source,
+        source.load(source.versions()[source.main]),
+        lambda model, metrics, on_warm: create_app(model, metrics=metrics, on_warm=on_warm),
+    )
+    server_of(Access(versions, nobody, nobody, None), limit=100).run(sockets=[listener])
 
 
 def _serve_bare(_model: Path, listener: socket.socket) -> None:

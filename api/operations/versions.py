@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
+_PREDICT = "/v1/predict"
 POLL_S = 1.0
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
@@ -135,9 +136,12 @@ class Versions:
                 message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
+        # What most requests ask for passes by the application's own layers, which take a quarter of the time.
+        is_prediction = scope["path"] == _PREDICT and scope["method"] == "POST"
+        app = version.app.state.shortcut if is_prediction else version.app
         version.under_way += 1
         try:
-            await version.app(scope, receive, sending)
+            await app(scope, receive, sending)
         finally:
             version.under_way -= 1
             if version.under_way == 0:
