@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import redis
 
@@ -97,15 +97,21 @@ class RedisServer:
     settings: Mapping[str, str]
     password: str = field(repr=False)
     group: int
-    host: ClassVar[str] = HOST
     port: int = field(init=False, default=0)
     """The port for clients; 0 until it is launched."""
     process: subprocess.Popen[bytes] | None = field(init=False, default=None, repr=False)
+    host: str = field(kw_only=True, default=HOST)
+    """The address that it listens on."""
 
     @property
     def alive(self) -> bool:
         """Whether the process exists."""
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def command(self) -> list[str]:
+        """The words that start the process, in `folder`."""
+        return [str(self.executable), CONFIG_FILE]
 
     @property
     def environment(self) -> dict[str, str]:
@@ -172,7 +178,7 @@ class RedisServer:
         try:
             with (self.folder / LOG_FILE).open("ab") as log:
                 self.process = subprocess.Popen(
-                    [self.executable, CONFIG_FILE],
+                    self.command,
                     cwd=self.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -1,0 +1,1 @@
+"""Hosts that are apart: network namespaces of this machine, joined by a switch of ours."""
