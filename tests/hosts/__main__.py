@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -50,6 +51,8 @@ class Scenario:
     cut: frozenset[tuple[int, int]] = frozenset()
     """Is cut for some seconds, in the middle of the job."""
     small_packets: tuple[int, ...] = ()
+    spark: bool = False
+    """Workers are tasks of Spark, whose executors are on these hosts."""
 
 
 def _apart(*hosts: int) -> frozenset[tuple[int, int]]:
@@ -75,6 +78,7 @@ SCENARIOS = (
     Scenario("server mute", _ALL_NEAR, replicas=1, cut=_mute(SERVERS[0])),
     Scenario("worker cut off", _ALL_NEAR, cut=_apart(WORKERS[0])),
     Scenario("worker mute", _ALL_NEAR, cut=_mute(WORKERS[0])),
+    Scenario("spark", _ALL_NEAR, spark=True),
 )
 
 
@@ -101,6 +105,8 @@ class Trial:
             with closing(redis):
                 network.set(scenario.conditions)
                 network.small_packets(scenario.small_packets)
+                if scenario.spark:
+                    return self._play_spark(network, redis.url)
                 if not scenario.cut:
                     ratio = self._speed(redis.url, workers) / self.near
                     print(f"  {ratio:.2f} of the examples/s on one host", flush=True)
@@ -118,6 +124,33 @@ class Trial:
                 if wrong:
                     problems.append(f"an update was lost, or counted twice: {wrong:,} slots have other sums")
         return problems
+
+    def _play_spark(self, network: Network, url: str) -> list[str]:
+        """A job whose workers are tasks of executors on two hosts."""
+        if find_spec("pyspark") is None:
+            print("  skipped: PySpark is not installed (make spark installs it)", flush=True)
+            return []
+        from tests.spark.clusters import standalone
+
+        leader = network.address(LEADER)
+        places = [(network.address(host), network.enter(host)) for host in WORKERS]
+        work = self._folder / "spark"
+        work.mkdir()
+        with standalone(work, host=leader, places=places) as cluster:
+            words = ["train", self._folder / "small", "--model", self._folder / "model", "--workers", 2]
+            words += [
+                "--store",
+                f"{url}?model=hosts",
+                "--engine",
+                "spark",
+                "--master",
+                cluster.url,
+                *_ADDITIVE,
+            ]
+            _ctr(*words, env={"SPARK_LOCAL_IP": leader, "SPARK_LOCAL_HOSTNAME": leader})
+        wrong = _differing(load_file(self._folder / "model/state.safetensors"), self._expected)
+        print(f"  executors on two hosts: {wrong:,} slots with wrong sums", flush=True)
+        return [f"{wrong:,} slots have other sums"] if wrong else []
 
     @contextmanager
     def _faults(self, network: Network, scenario: Scenario) -> Iterator[None]:
@@ -186,12 +219,20 @@ def _differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> int:
     return int(np.count_nonzero(np.abs(n - expected) > 0.1 + 1e-4 * expected))
 
 
-def _ctr(*words: object) -> None:
-    _output([str(CTR), *map(str, words)])
+def _ctr(*words: object, env: Mapping[str, str] | None = None) -> None:
+    _output([str(CTR), *map(str, words)], env or {})
 
 
-def _output(command: Sequence[str]) -> str:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+def _output(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | dict(env or {}),
+        capture_output=True,
+        text=True,
+        timeout=_LONGEST_S,
+        check=False,
+    )
     if done.returncode:
         raise CtrError(f"{' '.join(command)}: {done.stderr[-2_000:]}")
     return done.stdout

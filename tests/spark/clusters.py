@@ -143,19 +143,39 @@ class Standalone:
 
 
 @contextmanager
-def standalone(folder: Path, workers: int = 2, cores: int = 1) -> Iterator[Standalone]:
-    """A standalone cluster on loopback."""
-    port, env = _free_port(), environment()
-    spark_class = str(Path(env["SPARK_HOME"], "bin", "spark-class"))
-    cluster = Standalone(f"spark://127.0.0.1:{port}")
+def standalone(
+    folder: Path,
+    workers: int = 2,
+    cores: int = 1,
+    *,
+    host: str = "127.0.0.1",
+    places: Sequence[tuple[str, Sequence[str]]] = (),
+) -> Iterator[Standalone]:
+    """A standalone cluster on loopback.
 
-    def launch(name: str, host: str, *words: str) -> None:
+    `host`: the master's address. `places`: for each worker, its address, and words with which its command
+    begins.
+    """
+    # Spark starts no twin of a task on its own host.
+    places = places or [(f"127.0.0.{number + 2}", ()) for number in range(workers)]
+    port, env = _free_port(), environment(SPARK_LOCAL_HOSTNAME=host)
+    spark_class = str(Path(env["SPARK_HOME"], "bin", "spark-class"))
+    cluster = Standalone(f"spark://{host}:{port}")
+
+    def launch(name: str, host: str, *words: str, before: Sequence[str] = ()) -> None:
         with (folder / f"{name}.log").open("wb") as log:
-            command = [spark_class, f"org.apache.spark.deploy.{words[0]}", "--host", host, *words[1:]]
+            command = [
+                *before,
+                spark_class,
+                f"org.apache.spark.deploy.{words[0]}",
+                "--host",
+                host,
+                *words[1:],
+            ]
             cluster._processes.append(
                 subprocess.Popen(
                     command,
-                    env={**env, "SPARK_LOCAL_IP": host},
+                    env={**env, "SPARK_LOCAL_IP": host, **({"SPARK_LOCAL_HOSTNAME": host} if before else {})},
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
@@ -163,13 +183,13 @@ def standalone(folder: Path, workers: int = 2, cores: int = 1) -> Iterator[Stand
             )
 
     with closing(cluster):
-        launch("master", "127.0.0.1", "master.Master", "--port", str(port), "--webui-port", "0")
-        wait_for(lambda: _answers(port))
-        for number in range(workers):
+        launch("master", host, "master.Master", "--port", str(port), "--webui-port", "0")
+        wait_for(lambda: _answers(host, port))
+        for number, (address, before) in enumerate(places):
             work = folder / f"work-{number}"
             launch(
                 f"worker-{number}",
-                f"127.0.0.{number + 2}",  # Spark starts no twin of a task on its own host
+                address,
                 "worker.Worker",
                 *(
                     "--cores",
@@ -182,9 +202,10 @@ def standalone(folder: Path, workers: int = 2, cores: int = 1) -> Iterator[Stand
                     str(work),
                 ),
                 cluster.url,
+                before=before,
             )
         registered = "Registering worker"
-        wait_for(lambda: (folder / "master.log").read_text().count(registered) == workers)
+        wait_for(lambda: (folder / "master.log").read_text().count(registered) == len(places))
         yield cluster
 
 
@@ -210,9 +231,9 @@ def _free_port() -> int:
         return int(each.getsockname()[1])
 
 
-def _answers(port: int) -> bool:
+def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
+        socket.create_connection((host, port), 1).close()
     except OSError:
         return False
     return True
