@@ -124,7 +124,7 @@ class Versions:
             return
         version = self._chosen(scope)
         if scope["path"] == MODELS and scope["method"] in ("GET", "HEAD"):
-            await respond(send, 200, self.describe())
+            await respond(send, 200, self.describe(is_admin=bool(scope.get(IS_ADMIN))))
             return
         if scope["path"].startswith(f"{MODELS}/"):
             await self._change_label(scope, receive, send)
@@ -169,11 +169,12 @@ class Versions:
                 self._look_now.set()
                 await respond(send, 200, {"label": label, "version": changed})
 
-    def describe(self) -> dict[str, Any]:
-        """What is served, and what is not."""
+    def describe(self, *, is_admin: bool) -> dict[str, Any]:
+        """What is served, and what is not; paths and reasons are for an administrator."""
         shares = {CANARY: self._share if CANARY in self._served else 0.0}
+        private = {"source": self._source.name, "reasons": self._failed} if is_admin else {}
         return {
-            "source": self._source.name,
+            **private,
             "served": [
                 {
                     "label": each.label,
@@ -184,7 +185,7 @@ class Versions:
                 }
                 for each in self._served.values()
             ],
-            "failed": self._failed,
+            "failed": list(self._failed),
         }
 
     def _chosen(self, scope: Scope) -> _Version:

@@ -57,6 +57,8 @@ def test_tokens_and_labels(
         assert "inputs" not in client.get("/v1/model", headers=bearer(TOKEN)).json()["training"]
         assert client.get("/v1/model", headers=bearer(ADMIN)).json()["training"]["inputs"]
 
+        assert client.get("/v1/models", headers=bearer(ADMIN)).json()["source"] == registry.place
+        assert "source" not in client.get("/v1/models", headers=bearer(TOKEN)).json()
         change = {"url": "/v1/models/stable", "json": {"version": version[:8]}}
         assert client.post(**change, headers=bearer(TOKEN)).status_code == 401
         changed = client.post(**change, headers=bearer(ADMIN))
