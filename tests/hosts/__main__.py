@@ -39,7 +39,6 @@ _ADDITIVE = ("--alpha", 1, "--beta", 1e20, "--epochs", 3, "--chunk", 2_000, "--l
 _BSP = ("--consistency", "bsp", "--chunk", 30_000)
 _LONGEST_S = 600.0
 _CUT_AFTER_S, _CUT_S = 4.0, 8.0
-_ASKED = 0.6
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,8 @@ class Scenario:
     cut: frozenset[tuple[int, int]] = frozenset()
     """Is cut for some seconds, in the middle of the job."""
     small_packets: tuple[int, ...] = ()
+    asked: str = ""
+    """What is asked of the speed, beside that on one host; empty: it is not measured."""
     spark: bool = False
     """Workers are tasks of Spark, whose executors are on these hosts."""
 
@@ -69,9 +70,9 @@ def _mute(host: int) -> frozenset[tuple[int, int]]:
 
 _ALL_NEAR = Conditions(every(range(HOSTS), NEAR))
 SCENARIOS = (
-    Scenario("1 ms", _ALL_NEAR),
-    Scenario("20 ms", Conditions(every(range(HOSTS), Line(delay_s=0.01)))),
-    Scenario("slow host", Conditions(every(range(HOSTS), NEAR, {WORKERS[0]: Line(delay_s=0.02, bit_s=2e7)}))),
+    Scenario("1 ms", _ALL_NEAR, asked="asked: at least 0.6"),
+    Scenario("20 ms", Conditions(every(range(HOSTS), Line(delay_s=0.01))), asked="nothing is asked"),
+    Scenario("slow host", Conditions(every(range(HOSTS), NEAR, {WORKERS[0]: Line(delay_s=0.01, bit_s=1e8)}))),
     Scenario(
         "2% loss", Conditions(every(range(HOSTS), Line(0.0005, 1e9, 0.02))), small_packets=tuple(range(HOSTS))
     ),
@@ -111,11 +112,14 @@ class Trial:
                 network.small_packets(scenario.small_packets)
                 if scenario.spark:
                     return self._play_spark(network, redis.url)
-                if not scenario.cut:
+                if scenario.asked is not None:
                     ratio = self._speed(redis.url, workers) / self.near
                     print(f"  {ratio:.2f} of the examples/s on one host", flush=True)
-                    if scenario.conditions == _ALL_NEAR and ratio < _ASKED:
-                        problems.append(f"{ratio:.2f} of the speed on one host, and {_ASKED} is asked")
+                    if ratio < scenario.asked:
+                        problems.append(
+                            f"{ratio:.2f} of the speed on one host, and {scenario.asked} is asked"
+                        )
+                if not scenario.cut:
                     bsp = self._train("small", redis.url, workers, *_BSP).id
                     if bsp != self._bsp:
                         problems.append(f"BSP came to model {bsp}, and on one host to {self._bsp}")
