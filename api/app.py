@@ -89,6 +89,7 @@ def create_app(
     app.add_middleware(Shortcut, service=service, path=PREDICT)
     counting = partial(service.metrics.counting, paths=frozenset(route.path for route in routes))
     app.add_middleware(counting)
+    app.state.service = service
     app.state.shortcut = counting(Shortcut(app, service=service, path=PREDICT))
     for route in routes:
         if route.path == PREDICT_ARROW:

@@ -54,7 +54,7 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
             size = request.headers.get(_HEADER_BYTES)
             if size is not None and not size.isdecimal():
                 raise RequestError(422, f"Inference-Header-Content-Length is {size!r:.80}: send a number")
-            body = await read_body(request, service.limits.body_bytes, service.limits.body_s)
+            body = await read_body(request, service.limits.of_body, service.limits.body_s)
             rows, id_ = read_infer(body, None if size is None else int(size))
             answer = orjson.loads(await service.answer(rows))
         except RequestError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import resource
 import signal
 import socket
@@ -22,6 +23,7 @@ from ctr.api.app import create_app
 from ctr.api.connection import Bounded, H11Connection
 from ctr.api.operations import (
     CANARY,
+    SHADOW,
     Access,
     FolderSource,
     ModelSource,
@@ -31,7 +33,7 @@ from ctr.api.operations import (
     Versions,
     run_processes,
 )
-from ctr.api.requests import UnknownFields
+from ctr.api.requests import Limits, UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob
@@ -40,10 +42,9 @@ KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
 (up to 60 s), so that they close first and no request meets a connection that is just being closed."""
 
-DRAIN_TIMEOUT_S = 10
+DRAIN_S = 10.0
 """After a signal to stop, requests under way have this long to finish."""
 
-MAX_CONNECTIONS = 1_000
 OTHER_DESCRIPTORS = 64
 """Kept free for files, and for connections that were accepted and are not yet counted."""
 
@@ -64,14 +65,14 @@ def serve(job: ServeJob) -> None:
     """
     source: ModelSource
     if job.registry is not None:
-        others = [CANARY] if job.canary and job.label != CANARY else []
-        source = RegistrySource(job.registry, [job.label, *others])
+        others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
+        source = RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
     else:
         assert job.model is not None
         source = FolderSource(job.model)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
-    shared = _SharedBy(job.windows, job.unknown_fields)
+    shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits))
     model = source.load(source.versions()[source.main])
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
@@ -86,9 +87,15 @@ def serve(job: ServeJob) -> None:
         sys.stdout.flush()
 
     def work(on_ready: Callable[[], None]) -> None:
-        versions = Versions(source, model, shared.app_of, share=job.canary, warm_first=job.workers > 1)
+        shares = {CANARY: job.canary, SHADOW: job.shadow}
+        versions = Versions(source, model, shared.app_of, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
-        server = server_of(app, tls=(job.tls_cert, job.tls_key), limit=connection_limit())
+        server = server_of(
+            app,
+            tls=(job.tls_cert, job.tls_key),
+            drain_s=job.drain_s,
+            limit=connection_limit(job.limit_connections),
+        )
         _answer(server, versions, listener, on_ready)
 
     with listener:
@@ -125,8 +132,8 @@ def _answer(
 class _SharedBy:
     """Makes the applications of models whose windows are at a URL, or in this process."""
 
-    def __init__(self, url: str | None, unknown_fields: UnknownFields) -> None:
-        self._unknown_fields = unknown_fields
+    def __init__(self, url: str | None, unknown_fields: UnknownFields, limits: Limits) -> None:
+        self._unknown_fields, self._limits = unknown_fields, limits
         self._redis = None
         if url is not None:
             from ctr.ps import parse_redis_url
@@ -139,7 +146,13 @@ class _SharedBy:
         self, model: Model, metrics: ServingMetrics, on_warm: Callable[[Exception | None], None]
     ) -> FastAPI:
         """See `MakeApp`."""
-        make = partial(create_app, unknown_fields=self._unknown_fields, metrics=metrics, on_warm=on_warm)
+        make = partial(
+            create_app,
+            limits=self._limits,
+            unknown_fields=self._unknown_fields,
+            metrics=metrics,
+            on_warm=on_warm,
+        )
         if self._redis is None:
             return make(model)
         from ctr.api.shared_windows import SharedWindows
@@ -153,11 +166,15 @@ class _SharedBy:
 
 
 def server_of(
-    app: Any, tls: tuple[Path | None, Path | None] = (None, None), **connection: Any
+    app: Any,
+    tls: tuple[Path | None, Path | None] = (None, None),
+    drain_s: float = DRAIN_S,
+    **connection: Any,
 ) -> uvicorn.Server:
     """A server for the ASGI application `app`; `connection` are the keyword arguments of `Connection`.
 
-    `tls`: the files of its certificates and their key. Raises CtrError for files that are no such.
+    `tls`: the files of its certificates and their key. `drain_s`: see `DRAIN_S`. Raises CtrError for files
+    that are no such.
     """
     protocol: Any = partial(connection_class(), **connection)
     config = uvicorn.Config(
@@ -168,7 +185,7 @@ def server_of(
         log_level="error",  # not a line for every client that talks no HTTP
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_TIMEOUT_S,
+        timeout_graceful_shutdown=math.ceil(drain_s),
         ssl_certfile=tls[0],
         ssl_keyfile=tls[1],
     )
@@ -197,16 +214,16 @@ class _Server(uvicorn.Server):
             listener.listen(BACKLOG)
 
 
-def connection_limit() -> int:
-    """How many connections this process can have, after raising its limit of descriptors if it is low."""
+def connection_limit(most: int) -> int:
+    """How many connections this process can have, at most `most`; raises its limit of descriptors for it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_CONNECTIONS + OTHER_DESCRIPTORS
+    wanted = most + OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     else:
         soft = wanted
-    return max(1, min(MAX_CONNECTIONS, soft - OTHER_DESCRIPTORS))
+    return max(1, min(most, soft - OTHER_DESCRIPTORS))
 
 
 def listen(host: str, port: int) -> socket.socket:

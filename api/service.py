@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
@@ -19,9 +19,10 @@ from fastapi import Request, Response
 from numpy.typing import NDArray
 
 from ctr.api.answers import Answers, details_of
-from ctr.api.operations import ServingMetrics
+from ctr.api.operations import Drift, ServingMetrics
 from ctr.api.requests import (
     ARROW,
+    ByteLimit,
     JsonRows,
     Limits,
     RequestError,
@@ -32,13 +33,14 @@ from ctr.api.requests import (
     parse_rows,
     read_body,
     read_table,
+    setting_of,
     write_table,
 )
 from ctr.api.schema import example_row
 from ctr.errors import DataError, StoreError
 from ctr.features import Batch, MoreFeaturesError
 from ctr.features.windows import Windows
-from ctr.model import Model, explain_row
+from ctr.model import Model, explain_row, probabilities_of
 
 if TYPE_CHECKING:  # which loads the Redis client
     from ctr.api.shared_windows import SharedWindows
@@ -91,6 +93,7 @@ class Service:
         self._ready = False
         self._note = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
         self._answers = Answers(self.model, self._predicted)
+        self._drift = Drift(self.model, self.metrics)
         self._rows = JsonRows(model.transform, limits, unknown_fields)
         self._unknown_fields = unknown_fields
         spec = model.spec
@@ -114,6 +117,7 @@ class Service:
         times = {window.time for window in spec.windows}
         # Without the times of windows: these may have rows that are later than the clock.
         row = {name: value for name, value in example_row(spec).items() if name not in times}
+        examples = self.model.examples
         try:
             # Many rows take another path through the model, with other kernels; so does a refused request.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
@@ -121,6 +125,8 @@ class Service:
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
                     await self._in_thread(self.predict, body)
+            if examples is not None:
+                await self._in_thread(examples.check, self._predict_rows)
             if spec.windows:
                 await self._in_thread(self._warm_windows)
         except Exception as failure:
@@ -130,6 +136,11 @@ class Service:
         self._ready = self.failure is None
         if on_warm is not None:
             on_warm(self.failure)
+
+    def _predict_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
+        """As a client would ask for them, one at a time."""
+        answers = [orjson.loads(self.predict(orjson.dumps({"rows": [row]}))) for row in rows]
+        return np.array([answer["predictions"][0] for answer in answers], np.float32)
 
     def _warm_windows(self) -> None:
         """Compile the kernels of events; the model's windows do not change."""
@@ -165,7 +176,7 @@ class Service:
         """The same for an Arrow table, as another."""
         self.check_ready()
         is_gzip, details = check_arrow_content(request), details_of(request.scope["query_string"])
-        limit = self.limits.arrow_bytes
+        limit = self.limits.of_arrow
 
         def act(body: bytes, _most: int | None) -> bytes:
             body = decompressed(body, limit) if is_gzip else body
@@ -185,7 +196,7 @@ class Service:
     async def respond(self, request: Request, act: Act, *, is_aside: bool = False) -> Response:
         """The response to a request with JSON: what `act` returns for its body; `is_aside`: in a thread."""
         self.check_ready()
-        limit = self.limits.body_bytes
+        limit = self.limits.of_body
         if check_content(request):  # what decompression takes, the event loop does not have
             plain, is_aside = act, True
 
@@ -198,7 +209,7 @@ class Service:
         self,
         request: Request,
         act: Act,
-        limit: int,
+        limit: ByteLimit,
         *,
         is_aside: bool,
         media_type: str = "application/json",
@@ -231,7 +242,10 @@ class Service:
             async with asyncio.timeout(self.limits.body_s):
                 await self._large_bodies.acquire()
         except TimeoutError:
-            raise RequestError(503, "busy with other large requests; try again, or send fewer rows") from None
+            raise RequestError(
+                503,
+                f"busy with other large requests {setting_of('large_bodies')}; try again, or send fewer rows",
+            ) from None
         try:
             yield
         finally:
@@ -268,6 +282,8 @@ class Service:
         rows = self._rows.read(body, briefly=most is not None)
         batch = self._answers.transform_for(details).apply(rows.cells, most)
         answer = self._answers.json(batch, details)
+        if self._ready:
+            self._drift.sample(lambda transform: transform.apply(rows.cells.part(0, 1)))
         if rows.unknown and self._unknown_fields == "count":
             self.metrics.unknown_values.inc(rows.unknown)
         return answer
@@ -276,6 +292,16 @@ class Service:
         """The response body to an Arrow table, likewise."""
         batch = self._batch_of(read_table(body, self.limits), details)
         return write_table(self._answers.table(batch, details))
+
+    def compare(self, body: bytes, answer: bytes) -> None:
+        """Predict the rows of a request that another version has answered, and note how the two differ."""
+        served = np.array(orjson.loads(answer)["predictions"], np.float32)
+        batch = self._answers.transform_for(frozenset()).apply(self._rows.read(body).cells)
+        predictions = probabilities_of(self.model.margins(batch))
+        for difference in np.abs(predictions - served).tolist():
+            self.metrics.shadow_difference.observe(difference)
+        self.metrics.shadow_predictions.labels("served").inc(float(served.sum()))
+        self.metrics.shadow_predictions.labels("shadow").inc(float(predictions.sum()))
 
     def _batch_of(self, table: pa.Table, details: frozenset[str]) -> Batch:
         """The rows of a table that has some of the columns, or of the ignored ones."""
@@ -297,7 +323,9 @@ class Service:
         for name in transform.columns:
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
-        return batch_of(table, transform)
+        batch = batch_of(table, transform)
+        self._drift.sample(partial(batch_of, table.slice(0, 1)))
+        return batch
 
     def explain(self, body: bytes, _most: int | None = None) -> bytes:
         """The response body of an explanation."""

@@ -34,7 +34,15 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.features.example_source import ExampleSource
     from ctr.features.pipeline import Pipeline, batch_of, spec_of
-    from ctr.features.raw import RawSource, RowTexts, absent_columns, batches_with_texts, fit, read_table
+    from ctr.features.raw import (
+        RawSource,
+        RowTexts,
+        absent_columns,
+        batches_with_texts,
+        first_rows,
+        fit,
+        read_table,
+    )
     from ctr.features.tables import check_categories
 
 # Lazy: training from a hashed data set needs nothing that reads raw files.

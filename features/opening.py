@@ -32,6 +32,7 @@ def open_source(
     held_out: float = 0.0,
     also: Sequence[str] = (),
     windows: Windows | None = None,
+    with_fields: bool = False,
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
@@ -42,9 +43,9 @@ def open_source(
     does so from these files, but for the share `held_out` of their rows, at the end; if not, that is an
     error. `choice`: of raw files, only these rows. `also`: columns of raw files, or of those that a data set
     was built from, that are read beside those of the spec: see `batches_with_texts`. `windows`: of raw files,
-    what those of the spec know before the first row, see `RawSource`. A file's format is told by its first
-    bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2, .lz4 or .xz), else
-    it is `spec.source.format`. Raises DataError or SpecError.
+    what those of the spec know before the first row, and `with_fields`: see `RawSource`. A file's format is
+    told by its first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2,
+    .lz4 or .xz), else it is `spec.source.format`. Raises DataError or SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -78,6 +79,7 @@ def open_source(
         choice=choice,
         also=also,
         windows=windows,
+        with_fields=with_fields,
     )
 
 

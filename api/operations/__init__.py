@@ -1,7 +1,8 @@
 """Running a server: which versions it serves, to whom, in how many processes, and what can be seen of it."""
 
 from ctr.api.operations.access import IS_ADMIN, Access, Tokens
+from ctr.api.operations.drift import Drift
 from ctr.api.operations.metrics import CONTENT_TYPE, ServingMetrics
 from ctr.api.operations.processes import run_processes
-from ctr.api.operations.sources import CANARY, FolderSource, ModelSource, RegistrySource
+from ctr.api.operations.sources import CANARY, SHADOW, FolderSource, ModelSource, RegistrySource
 from ctr.api.operations.versions import Versions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from time import perf_counter
@@ -28,6 +28,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _PREDICTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
+_DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 _SAMPLE = 8
 """To note a prediction takes 1 us, a third of what making it does."""
 _OTHER = "other"
@@ -95,6 +96,43 @@ class ServingMetrics:
         self.unread = Counter(
             "ctr_unread_labels", "Times that the registry could not be read.", registry=self._registry
         )
+        self._features = Counter(
+            "ctr_field_features",
+            "Features of sampled rows, by field.",
+            ["id", "field"],
+            registry=self._registry,
+        )
+        self._unseen = Counter(
+            "ctr_field_unseen",
+            "Those of them for which the model has no weight.",
+            ["id", "field"],
+            registry=self._registry,
+        )
+        self._expected_unseen = Gauge(
+            "ctr_field_unseen_expected",
+            "The share of them in the hold-out of training.",
+            ["id", "field"],
+            multiprocess_mode="livemax",
+            registry=self._registry,
+        )
+        self.shadow_difference = Histogram(
+            "ctr_shadow_difference",
+            "How far the prediction of the shadow version is from the one served, by row.",
+            buckets=_DIFFERENCES,
+            registry=self._registry,
+        )
+        self.shadow_predictions = Counter(
+            "ctr_shadow_predictions",
+            "Sums of predictions for rows that the shadow version has predicted, too.",
+            ["by"],
+            registry=self._registry,
+        )
+        self.shadow_left_out = Counter(
+            "ctr_shadow_left_out",
+            "Requests that the shadow version was to predict and did not.",
+            ["why"],
+            registry=self._registry,
+        )
         self._served: set[str] = set()
         self.serve([model])
 
@@ -109,6 +147,8 @@ class ServingMetrics:
                 self._predictions.remove(model)
                 with suppress(KeyError):
                     self._created.remove(model)
+                for of_fields in (self._features, self._unseen, self._expected_unseen):
+                    of_fields.remove_by_labels({"id": model})
         for model in now - self._served:
             self._models.labels(model).set(1)
         self._served = now
@@ -124,6 +164,20 @@ class ServingMetrics:
             self._rows_by_request.observe(of_rows.size)
             for prediction in of_rows[:: -(-of_rows.size // _SAMPLE) or 1].tolist():
                 predictions.observe(prediction)
+
+        return note
+
+    def fields_of(self, model: str, expected: Mapping[str, float]) -> Callable[[str, int, int], None]:
+        """Counts features of a version's field, and those of them that are unseen.
+
+        `expected`: by field, the share of unseen ones in the hold-out of training, if that is known.
+        """
+        for name, share in expected.items():
+            self._expected_unseen.labels(model, name).set(share)
+
+        def note(name: str, features: int, unseen: int) -> None:
+            self._features.labels(model, name).inc(features)
+            self._unseen.labels(model, name).inc(unseen)
 
         return note
 

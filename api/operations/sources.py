@@ -15,6 +15,8 @@ from ctr.registry import Registry
 
 CANARY = "canary"
 """The label whose version gets a share of the requests."""
+SHADOW = "shadow"
+"""The label whose version predicts a share of the requests, too, for nobody but the metrics."""
 
 
 class ModelSource(Protocol):

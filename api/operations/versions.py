@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from random import random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from zlib import crc32
 
@@ -16,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ctr.api.operations.access import IS_ADMIN, respond
 from ctr.api.operations.metrics import ServingMetrics
-from ctr.api.operations.sources import CANARY, ModelSource
+from ctr.api.operations.shadow import Shadow
+from ctr.api.operations.sources import CANARY, SHADOW, ModelSource
 from ctr.errors import CtrError, first_problem
 from ctr.model import Model
 
@@ -79,21 +82,24 @@ class Versions:
         source: ModelSource,
         first: Model,
         make_app: MakeApp,
+        shares: Mapping[str, float] = MappingProxyType({}),
         *,
-        share: float = 0.0,
         warm_first: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
         """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
-        application of one model. `share`: of the requests, those that the version labelled canary gets.
-        `warm_first`: accept no connection before the first version is ready, as others accept them.
+        application of one model. `shares`: of the requests, those that the version labelled canary
+        answers, and those that the one labelled shadow predicts besides. `warm_first`: accept no connection
+        before the first version is ready, as others accept them.
         """
         self.metrics = ServingMetrics(first.id)
         self.on_warm: Callable[[Exception | None], None] = lambda _: None
         """Called once, when the first model is ready or has failed."""
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
-        self._share, self._poll_s, self._warm_first = share, poll_s, warm_first
+        self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
+        self._poll_s, self._warm_first = poll_s, warm_first
+        self._shadow = Shadow(self.metrics)
         self._served: dict[str, _Version] = {}
         self._main: _Version | None = None
         self._failed: dict[str, str] = {}
@@ -131,14 +137,18 @@ class Versions:
             return
         header = (MODEL, version.model.id.encode())
 
-        async def sending(message: Message) -> None:
+        async def naming_version(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), header]
             await send(message)
 
+        sending: Send = naming_version
         # What most requests ask for passes by the application's own layers, which take a quarter of the time.
         is_prediction = scope["path"] == _PREDICT and scope["method"] == "POST"
         app = version.app.state.shortcut if is_prediction else version.app
+        shadow = self._served.get(SHADOW) if self._shadowed and is_prediction else None
+        if shadow is not None and shadow is not version and random() < self._shadowed:
+            receive, sending = self._shadow.watching(shadow.app.state.service, scope, receive, sending)
         version.under_way += 1
         try:
             await app(scope, receive, sending)
@@ -171,7 +181,8 @@ class Versions:
 
     def describe(self, *, is_admin: bool) -> dict[str, Any]:
         """What is served, and what is not; paths and reasons are for an administrator."""
-        shares = {CANARY: self._share if CANARY in self._served else 0.0}
+        canary = self._share if CANARY in self._served else 0.0
+        shares = {CANARY: canary, SHADOW: 0.0, self._source.main: 1.0 - canary}
         private = {"source": self._source.name, "reasons": self._failed} if is_admin else {}
         return {
             **private,
@@ -181,7 +192,7 @@ class Versions:
                     "version": each.model.id,
                     "since": each.since,
                     "created": each.model.manifest.get("created"),
-                    "share": shares.get(each.label, 1.0 - shares[CANARY]),
+                    "share": shares[each.label],
                 }
                 for each in self._served.values()
             ],
@@ -221,6 +232,7 @@ class Versions:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
+            self._shadow.close()
             for version in self._served.values():
                 await version.lifespan.aclose()
 

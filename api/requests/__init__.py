@@ -3,12 +3,14 @@
 from ctr.api.requests.arrow import read_table, write_table
 from ctr.api.requests.body import (
     ARROW,
+    ByteLimit,
     Limits,
     RequestError,
     check_arrow_content,
     check_content,
     decompressed,
     read_body,
+    setting_of,
 )
 from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows
 from ctr.api.requests.open_inference import OUTPUT, read_infer

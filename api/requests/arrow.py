@@ -6,7 +6,7 @@ import struct
 
 import pyarrow as pa
 
-from ctr.api.requests.body import Limits, RequestError
+from ctr.api.requests.body import Limits, RequestError, too_many
 
 _FILE, _FILE_HEAD_BYTES = b"ARROW1", 8  # of a file, which is a stream behind them
 # Numbers of fields and tables in the flatbuffers of Arrow's Message.fbs.
@@ -36,7 +36,7 @@ def read_table(body: bytes, limits: Limits) -> pa.Table:
             for batch in stream:
                 rows += batch.num_rows
                 if rows > limits.rows:
-                    raise RequestError(413, f"{rows:,} rows in one request; send at most {limits.rows:,}")
+                    raise too_many(rows, limits)
                 batch.validate(full=True)
                 batches.append(batch)
             return pa.Table.from_batches(batches, stream.schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -23,7 +24,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one request may ask for."""
+    """How much one request may ask for; `ctr serve` has a setting `limit_…` for each."""
 
     rows: int = 10_000
     """Rows in one request."""
@@ -35,6 +36,16 @@ class Limits:
     """Seconds that a body may take to arrive. Less than a server that stops waits for its requests."""
     large_bodies: int = 16
     """Bodies of more than `ctr.api.app.INLINE_BYTES` in memory at a time; others wait unread."""
+
+    @property
+    def of_body(self) -> ByteLimit:
+        """Of JSON."""
+        return ByteLimit("body_bytes", self.body_bytes)
+
+    @property
+    def of_arrow(self) -> ByteLimit:
+        """Of Arrow."""
+        return ByteLimit("arrow_bytes", self.arrow_bytes)
 
 
 class RequestError(Exception):
@@ -85,19 +96,47 @@ def _is_gzip(request: Request) -> bool:
     return encoding != "identity"
 
 
-def decompressed(body: bytes, limit: int) -> bytes:
-    """What gzip has compressed; never more than `limit` bytes of it are made.
+def setting_of(limit: str) -> str:
+    """The setting of a field of `Limits`, for an answer that it causes."""
+    return f"(CTR_SERVE_LIMIT_{limit.upper()})"
+
+
+def too_many(rows: int, limits: Limits) -> RequestError:
+    """What a client is told that sends more rows than it may."""
+    return RequestError(
+        413, f"{rows:,} rows in one request; send at most {limits.rows:,} {setting_of('rows')}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ByteLimit:
+    """The size of a body, and which field of `Limits` says so."""
+
+    name: Literal["body_bytes", "arrow_bytes"]
+    bytes: int
+
+    def exceeded(self) -> RequestError:
+        """What the client is told."""
+        return RequestError(
+            413,
+            f"the body is larger than the limit of {self.bytes:,} bytes {setting_of(self.name)}; send fewer"
+            " rows per request",
+        )
+
+
+def decompressed(body: bytes, limit: ByteLimit) -> bytes:
+    """What gzip has compressed; never more than `limit` of it is made.
 
     `RequestError`: 413 when it is larger, 422 when it is not gzip.
     """
-    parts, room = [], limit
+    parts, room = [], limit.bytes
     try:
         while body:
             stream = zlib.decompressobj(_GZIP)
             part = stream.decompress(body, room + 1)
             room -= len(part)
             if room < 0:
-                raise _too_large(limit)
+                raise limit.exceeded()
             if not stream.eof:
                 raise zlib.error("it is cut short")
             parts.append(part)
@@ -107,16 +146,10 @@ def decompressed(body: bytes, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _too_large(limit: int) -> RequestError:
-    return RequestError(
-        413, f"the body is larger than the limit of {limit:,} bytes; send fewer rows per request"
-    )
-
-
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
+async def read_body(request: Request, limit: ByteLimit, seconds: float) -> bytes:
     """The body of `request`.
 
-    `RequestError`: 413 when it is larger than `limit` bytes, 408 when it takes longer than `seconds`.
+    `RequestError`: 413 when it is larger than `limit`, 408 when it takes longer than `seconds`.
     """
     parts: list[bytes] = []
     size = 0
@@ -124,19 +157,21 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 size += len(part)
-                if size <= limit:
+                if size <= limit.bytes:
                     parts.append(part)
                     continue
                 parts.clear()
-                if size > limit * DRAIN_FACTOR:
+                if size > limit.bytes * DRAIN_FACTOR:
                     break
     except ClientDisconnect:
         # Nobody is left to read the answer; this only keeps a traceback out of the log.
         raise RequestError(400, "the connection was closed before the whole body had arrived") from None
     except TimeoutError:
         raise RequestError(
-            408, f"the body did not arrive within {seconds:g} seconds; send fewer rows per request"
+            408,
+            f"the body did not arrive within {seconds:g} seconds {setting_of('body_s')}; send fewer rows per"
+            " request",
         ) from None
-    if size > limit:
-        raise _too_large(limit)
+    if size > limit.bytes:
+        raise limit.exceeded()
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from ctr.api.requests.body import Limits, RequestError
+from ctr.api.requests.body import Limits, RequestError, too_many
 from ctr.api.requests.json_kernels import count_brackets, count_containers
 from ctr.features import MoreFeaturesError, Transform
 from ctr.features.lines import JsonRequests, RequestRows
@@ -73,7 +73,7 @@ def check_containers(body: bytes, limits: Limits, lists: int) -> None:
         return
     rows_at_most, total = count_containers(text, ROW_DEPTH)
     if rows_at_most > limits.rows:
-        raise _too_many(rows_at_most, limits)
+        raise too_many(rows_at_most, limits)
     if total - rows_at_most > (limits.rows * lists + ROW_DEPTH if lists else limits.rows):
         value = "text, a number or null" + (", or in some fields a list" if lists else "")
         raise RequestError(422, f"{total - rows_at_most:,} lists and objects in the rows; a value is {value}")
@@ -126,7 +126,7 @@ def _objects(request: dict[str, Any], key: str, limits: Limits) -> list[dict[str
     if not isinstance(rows, list):
         raise RequestError(422, f"{key!r} is {_kind(rows)}; send a list of objects, one per example")
     if len(rows) > limits.rows:
-        raise _too_many(len(rows), limits)
+        raise too_many(len(rows), limits)
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise RequestError(422, f"{key}[{index}] is {_kind(row)}; send an object of values by field")
@@ -154,12 +154,8 @@ def _rows_of_columns(columns: object, limits: Limits) -> list[dict[str, Any]]:
                 " value per row in each",
             )
     if rows > limits.rows:
-        raise _too_many(rows, limits)
+        raise too_many(rows, limits)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _too_many(rows: int, limits: Limits) -> RequestError:
-    return RequestError(413, f"{rows:,} rows in one request; send at most {limits.rows:,}")
 
 
 def _kind(value: object) -> str:

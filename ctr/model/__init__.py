@@ -23,12 +23,14 @@ if TYPE_CHECKING:
         require_uncalibrated,
     )
     from ctr.model.comparison import VALUES_KEPT, Compared, Difference, Slices, compare, naming
-    from ctr.model.evaluation import evaluate, note_holdout, note_passes
+    from ctr.model.evaluation import evaluate, note_holdout, note_passes, note_unseen
+    from ctr.model.examples import Examples, draw_examples
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.folder import DIGESTS, SEEN, input_digests, load_optimizer, read_manifest, seen_rows
     from ctr.model.inputs import inputs_of, paths_of
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable
+    from ctr.model.unseen import MOST_ROWS, UnseenCounts
 
 __getattr__ = lazy_package(__name__, __file__)

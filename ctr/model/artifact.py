@@ -3,6 +3,7 @@
 manifest.json            what the model is, and the SHA-256 of the other files
 features.yaml            the spec of its transform
 learnt.safetensors       what a first pass over the data learnt for that, if anything
+examples.json            some rows of the training data, and what the model predicts for them
 dictionary.arrow         the texts of the most frequent features, if the data set had them
 weights.safetensors      non-zero slots and their weights: all that serving needs
 calibration.safetensors  the points of the map from margins to log-odds, if the model is calibrated
@@ -41,6 +42,7 @@ from ctr.features.readable import DICTIONARY
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.features.windows import WINDOW_FILE, read_windows, write_windows
 from ctr.model.calibration import Calibration
+from ctr.model.examples import Examples
 from ctr.model.folder import (
     FORMAT,
     MANIFEST,
@@ -59,6 +61,7 @@ _Loaded = TypeVar("_Loaded")
 _WEIGHTS = "weights.safetensors"
 _CALIBRATION = "calibration.safetensors"
 _STATE = "state.safetensors"
+_EXAMPLES = "examples.json"
 _DTYPES = {np.float32: "F32", np.float64: "F64", np.uint32: "U32", np.uint64: "U64"}
 """As safetensors calls them."""
 
@@ -76,6 +79,8 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             contents = spec_files(model.spec)
             if model.dictionary is not None:
                 contents[DICTIONARY] = model.dictionary
+            if model.examples is not None:
+                contents[_EXAMPLES] = model.examples.content(model.predict(model.examples.rows))
             for name, content in contents.items():
                 (folder / name).write_bytes(content)
             linear = model.linear
@@ -125,7 +130,7 @@ def update_manifest(model: Model, path: Path) -> None:
 
 def require_model_or_nothing(path: Path) -> None:
     """Raise ModelError if writing a model to `path` would delete anything but a model."""
-    files = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION}
+    files = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION, _EXAMPLES}
     require_replaceable(
         path, "model", FORMAT, lambda name: name in files or WINDOW_FILE.fullmatch(name), ModelError
     )
@@ -167,7 +172,15 @@ def _load(folder: ModelFolder) -> Model:
     if spec.windows:
         windows = read_windows(spec, lambda name: bytes(folder.content(name)), str(path))
     transform = Transform(spec, with_label=False, history=windows)
-    return Model(linear, transform, manifest, windows=windows, folder=path, calibration=calibration)
+    return Model(
+        linear,
+        transform,
+        manifest,
+        windows=windows,
+        folder=path,
+        calibration=calibration,
+        examples=_examples(folder),
+    )
 
 
 def dictionary_of(model: Model) -> bytes | None:
@@ -202,6 +215,17 @@ def _load_more(model: Model, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
 def _state(folder: ModelFolder, bits: int) -> tuple[Slots, Float32]:
     slots, state = _tensors(folder, _STATE, {"slots": (slot_dtype(bits), 1), "state": (np.float32, 2)})
     return slots, state
+
+
+def _examples(folder: ModelFolder) -> Examples | None:
+    if _EXAMPLES not in folder.manifest["sha256"]:
+        return None
+    try:
+        return Examples.of_content(bytes(folder.content(_EXAMPLES)))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{folder.path}: {_EXAMPLES} cannot be read ({error}); train the model again."
+        ) from error
 
 
 def _calibration(folder: ModelFolder) -> Calibration | None:

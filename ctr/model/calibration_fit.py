@@ -21,6 +21,7 @@ from ctr.model.evaluation import labelled_batches, note_holdout
 from ctr.model.folder import DIGESTS, input_digests
 from ctr.model.linear import LinearModel
 from ctr.model.model import Model
+from ctr.model.unseen import UnseenCounts
 from ctr.optimizers import Float32
 
 BINS = 1 << 16
@@ -178,9 +179,11 @@ def calibrate(
     start: int = 0,
     on_rows: Callable[[int], None] = lambda _: None,
     stop: Event | None = None,
+    unseen: UnseenCounts | None = None,
 ) -> Calibrated | None:
     """Calibrate `model` on the rows of `source` from `start` on; None when stopped.
 
+    The first rows are counted in `unseen`.
     Raises DataError when a half of them lacks clicks, or has nothing else.
     """
     digests = input_digests(source.inputs)
@@ -188,6 +191,8 @@ def calibrate(
     before, after = Metrics(), Metrics()
     with KeptMargins() as kept:
         for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
+            if unseen is not None and not before.examples:
+                unseen.add(batch, model)
             margins, weights = model.margins(batch), batch.weights
             for half, rows in zip(halves, halves_of(before.examples, len(batch)), strict=True):
                 half.add(margins[rows], labels[rows], None if weights is None else weights[rows])

@@ -21,6 +21,7 @@ from ctr.optimizers import Float32
 
 if TYPE_CHECKING:
     from ctr.features import RowTexts
+    from ctr.model.unseen import UnseenCounts
 
 SCORING_ROWS = 65_536
 """Examples that are scored at a time."""
@@ -36,16 +37,26 @@ def evaluate(
     start: int = 0,
     on_rows: Callable[[int], None] = lambda _: None,
     stop: Event | None = None,
+    unseen: UnseenCounts | None = None,
 ) -> Metrics:
     """The metrics of `model` on the rows of `source` from `start` on.
 
-    `stop`, once set, ends it early. Raises DataError when there are none, or when they have no labels.
+    The first rows are counted in `unseen`. `stop`, once set, ends it early. Raises DataError when there are
+    no rows, or when they have no labels.
     """
     metrics = Metrics()
     for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
+        if unseen is not None and not metrics.examples:
+            unseen.add(batch, model if isinstance(model, LinearModel) else model.linear)
         metrics.add(model.margins(batch), labels, batch.weights)
         on_rows(metrics.examples)
     return metrics
+
+
+def note_unseen(model: Model, unseen: UnseenCounts) -> None:
+    """Write by field which share of the hold-out's features has no weight to a model's manifest."""
+    if shares := unseen.shares():
+        model.manifest["unseen"] = shares
 
 
 def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:

@@ -25,6 +25,7 @@ from ctr.outputs import printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ctr.model.examples import Examples
     from ctr.model.explanation import Explanation
 
 
@@ -57,6 +58,8 @@ class Model:
     """Where it was loaded from; None in one that was just trained."""
     calibration: Calibration | None = None
     """What hold-out rows have shown of its margins; None: they are log-odds as they are."""
+    examples: Examples | None = None
+    """Rows that are kept with it, to test it when it is loaded."""
 
     @staticmethod
     def of(
@@ -66,6 +69,7 @@ class Model:
         dictionary: bytes | None = None,
         windows: Windows | None = None,
         state: tuple[Slots, Float32] | None = None,
+        examples: Examples | None = None,
     ) -> Model:
         """The model of these weights, trained with the transform of `spec`; `facts` go into the manifest.
 
@@ -85,7 +89,7 @@ class Model:
             windows = windows or Windows(spec)
             manifest["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
         transform = Transform(spec, with_label=False, history=windows)
-        return Model(linear, transform, manifest, dictionary, windows, state)
+        return Model(linear, transform, manifest, dictionary, windows, state, examples=examples)
 
     def __repr__(self) -> str:
         return (

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from ctr.errors import SettingError, named
 from ctr.settings.setting import Setting, Settings
+
+_limit = partial(Setting, group="Limits")
+_REQUEST_LIMITS = ("rows", "body_bytes", "arrow_bytes", "body_s", "large_bodies")
 
 
 def _share(value: object) -> object:
@@ -46,6 +50,17 @@ class ServeJob(Settings):
         Setting(
             "With {registry}: the version labelled canary, if there is one, gets this share of the requests, "
             "such as 5%.",
+            metavar="SHARE",
+            kind=str,
+            default="0%",
+        ),
+    ] = 0.0
+    shadow: Annotated[
+        float,
+        BeforeValidator(_share),
+        Setting(
+            "With {registry}: the version labelled shadow, if there is one, predicts this share of the "
+            "requests, too; `/metrics` shows how it differs.",
             metavar="SHARE",
             kind=str,
             default="0%",
@@ -107,15 +122,48 @@ class ServeJob(Settings):
         ),
     ] = None
 
+    limit_rows: Annotated[int, Field(ge=1, le=1_000_000), _limit("Rows in one request.")] = 10_000
+    limit_body_bytes: Annotated[
+        int, Field(ge=1_024, le=1 << 30), _limit("Bytes of one request, decompressed.")
+    ] = 2 << 20
+    limit_arrow_bytes: Annotated[
+        int, Field(ge=1_024, le=1 << 30), _limit("Bytes of one request in the Arrow format.")
+    ] = 8 << 20
+    limit_body_s: Annotated[
+        float, Field(gt=0), _limit("Seconds that a request's body may take to arrive.", kind=float)
+    ] = 8.0
+    limit_large_bodies: Annotated[
+        int, Field(ge=1), _limit("Requests of more than 64 KiB in memory at a time; others wait.")
+    ] = 16
+    limit_connections: Annotated[
+        int, Field(ge=1, le=100_000), _limit("Connections of one process; others are told to try again.")
+    ] = 1_000
+    drain_s: Annotated[
+        float,
+        Field(gt=0),
+        _limit("Seconds that requests under way may take to end when the server stops.", kind=float),
+    ] = 10.0
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """By field, the values for `ctr.api.requests.Limits`."""
+        return {name: getattr(self, f"limit_{name}") for name in _REQUEST_LIMITS}
+
     @model_validator(mode="after")
     def _go_together(self) -> Self:
         if (self.model is None) == (self.registry is None):
             raise SettingError(
                 f"give the folder of a model with {named('model')}, or a registry with {named('registry')}."
             )
-        if self.registry is None and self.canary:
+        for name in ("canary", "shadow"):
+            if self.registry is None and getattr(self, name):
+                raise SettingError(
+                    f"{named(name)} is a share for a version of a registry: give {named('registry')}."
+                )
+        if self.limit_body_s >= self.drain_s:
             raise SettingError(
-                f"{named('canary')} is a share for a version of a registry: give {named('registry')}."
+                f"{named('limit_body_s')} is {self.limit_body_s:g}: a server that stops would not wait for "
+                f"bodies that may still arrive; give {named('drain_s')} more."
             )
         if self.tls_key is not None and self.tls_cert is None:
             raise SettingError(f"{named('tls_key')} belongs to a certificate: give {named('tls_cert')}.")

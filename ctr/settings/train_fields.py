@@ -66,6 +66,14 @@ class TrainFields(Settings):
             metavar="DIR[@LABEL]",
         ),
     ] = None
+    examples: Annotated[
+        int,
+        Field(ge=0, le=1_000),
+        Setting(
+            "So many of the first rows are kept with the model, in `examples.json`: a server predicts them "
+            "before it serves the model. 0: none."
+        ),
+    ] = 10
     spec: Spec = None
     settings: Annotated[
         Path | None,

@@ -7,6 +7,7 @@ import mmap
 from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -94,6 +95,13 @@ class DatasetSource:
     def has_fields(self) -> bool:
         """Whether it knows the field of each feature."""
         return self.manifest.fields is not None
+
+    def with_fields(self) -> DatasetSource:
+        """The same, whose batches have field ids. Raises DataError if it has none."""
+        other = copy(self)
+        other._with_fields = True
+        other.manifest.require_fields(self.name, "the field of each feature is needed")
+        return other
 
     @property
     def inputs(self) -> Sequence[str | Path]:

@@ -9,7 +9,13 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.features.raw.first_pass import FirstPass, any_chosen, changed_vocabulary, fit, learn
     from ctr.features.raw.preview import absent_columns
-    from ctr.features.raw.row_texts import RowTexts, batches_with_texts, read_table, require_columns_beside
+    from ctr.features.raw.row_texts import (
+        RowTexts,
+        batches_with_texts,
+        first_rows,
+        read_table,
+        require_columns_beside,
+    )
     from ctr.features.raw.source import RawSource
     from ctr.features.raw.split_pass import SplitPass
 

@@ -16,7 +16,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, Chunk
 from ctr.features.block import Reader, blocks_of, has_columns, require_wanted
 from ctr.features.dataset import DatasetSource
-from ctr.features.inputs import InputFile, input_files
+from ctr.features.inputs import InputFile, StandardInput, input_files
 from ctr.features.raw.source import RawSource
 from ctr.features.readers import RawFiles, format_of
 from ctr.features.spec import FeatureSpec
@@ -161,11 +161,49 @@ def read_table(inputs: Sequence[str | Path | InputFile], spec: FeatureSpec) -> p
     tables, names = [], set()
     for file, reader in RawFiles(input_files(inputs), spec).readers():
         tables.append(_table_of(reader, spec))
-        kind = format_of(file)
-        names.add(spec.source.format if kind is None else kind.name)
+        names.add(_layout(file, spec))
     table = pa.concat_tables(tables, promote_options="default").combine_chunks()
     lists = frozenset[str]() if "delimited" in names else spec.list_columns
     return pa.table({name: _column(table[name], name in lists) for name in table.column_names})
+
+
+def first_rows(source: RawSource | DatasetSource, rows: int) -> list[dict[str, Any]]:
+    """The first rows that can be split, at most `rows`, as `Model.predict` takes them.
+
+    They have the columns of the spec's features, as texts or lists of texts, without missing values. Those of
+    a data set are read from the files that it was built from. Empty where these are not to be had, for
+    standard input, and for data that carries its own features.
+    """
+    spec = source.spec
+    if not rows or not spec.fields:
+        return []
+    try:
+        raw = _raw_rows(source, spec.columns) if isinstance(source, DatasetSource) else source.raw
+        if any(isinstance(file, StandardInput) for file in raw.files):
+            return []
+        with closing(raw.blocks(spec.columns)) as blocks:
+            block = next((each for each in blocks if (each.status == 0).any()), None)
+            if block is None:
+                return []
+            chosen = np.flatnonzero(block.status == 0)[:rows]
+            cells = Cells(block.cells.buffer, block.cells.starts[chosen], block.cells.ends[chosen])
+            every = np.ones(chosen.size, np.bool_)
+            lists = frozenset[str]() if _layout(raw.files[0], spec) == "delimited" else spec.list_columns
+            columns = {
+                name: _column(pa.chunked_array([_texts(cells, every, place)]), name in lists).to_pylist()
+                for place, name in enumerate(spec.columns)
+            }
+    except DataError:
+        return []
+    return [
+        {name: values[row] for name, values in columns.items() if values[row] is not None}
+        for row in range(chosen.size)
+    ]
+
+
+def _layout(file: InputFile, spec: FeatureSpec) -> str:
+    kind = format_of(file)
+    return spec.source.format if kind is None else kind.name
 
 
 def _table_of(reader: Reader, spec: FeatureSpec) -> pa.Table:

@@ -115,7 +115,7 @@ def test_more_rows_than_allowed(small: httpx.Client) -> None:
     assert small.post("/v1/predict", json={"rows": [{}] * 3}).status_code == 200
     response = small.post("/v1/predict", json={"rows": [{}] * 4})
     assert response.status_code == 413
-    assert response.json() == {"detail": "4 rows in one request; send at most 3"}
+    assert response.json() == {"detail": "4 rows in one request; send at most 3 (CTR_SERVE_LIMIT_ROWS)"}
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])

@@ -10,9 +10,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError, named
-from ctr.features import ExampleSource, is_dataset, open_source
+from ctr.features import DatasetSource, ExampleSource, is_dataset, open_source
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, evaluate
+from ctr.model import MOST_ROWS, LinearModel, Model, UnseenCounts, evaluate
 from ctr.progress import Report
 from ctr.settings import TrainJob
 
@@ -30,6 +30,8 @@ class Holdout:
     start: int
     training_stops: int | None
     """The row of the training inputs at which the hold-out starts, if it is part of them."""
+    unseen: UnseenCounts
+    """Of the latest evaluation."""
 
     def evaluate(
         self, model: Model | LinearModel, stop: Event, report: Report = lambda *_: None
@@ -38,7 +40,9 @@ class Holdout:
         if stop.is_set():
             return None
         on_rows = partial(self._report, report)
-        metrics = evaluate(model, self.source, start=self.start, on_rows=on_rows, stop=stop)
+        metrics = evaluate(
+            model, self.source, start=self.start, on_rows=on_rows, stop=stop, unseen=self.unseen.cleared()
+        )
         return None if stop.is_set() else metrics.summary()
 
     def calibrate(self, model: LinearModel, method: Method, stop: Event, report: Report) -> Calibrated | None:
@@ -46,7 +50,23 @@ class Holdout:
         from ctr.model import calibrate
 
         on_rows = partial(self._report, report)
-        return calibrate(model, self.source, method, start=self.start, on_rows=on_rows, stop=stop)
+        return calibrate(
+            model,
+            self.source,
+            method,
+            start=self.start,
+            on_rows=on_rows,
+            stop=stop,
+            unseen=self.unseen.cleared(),
+        )
+
+    def count_unseen(self, model: LinearModel) -> UnseenCounts:
+        """Those of the latest evaluation; of a data set, whose field ids that did not read, of `model`."""
+        if isinstance(self.source, DatasetSource) and self.source.has_fields:
+            rows = self.source.with_fields().batches(MOST_ROWS, self.start, self.start + MOST_ROWS)
+            for batch in rows:
+                self.unseen.cleared().add(batch, model)
+        return self.unseen
 
     def _report(self, report: Report, rows: int) -> None:
         report(rows, self.source.fraction_read)
@@ -76,8 +96,10 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
             on_bad_rows=job.holdout_bad_row_policy,
             threads=job.reading_threads,
             choice=choice,
+            with_fields=True,
         )
 
+    unseen = UnseenCounts(source.spec)
     if job.holdout:
         if source.spec.windows and not any(map(is_dataset, job.holdout)):
             raise SpecError(
@@ -88,7 +110,7 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
         other = opened(job.holdout)
         if len(other.sample(1)) == 0:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
-        return Holdout(other, 0, None)
+        return Holdout(other, 0, None, unseen)
     if job.holdout_where is not None:
         other = opened(source.inputs, choice := job.rows(held_out=True))
         assert choice is not None
@@ -96,7 +118,7 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
             raise choice.splits_nothing("no row")
         if len(source.sample(1)) == 0:
             raise choice.splits_nothing("every row")
-        return Holdout(other, 0, None)
+        return Holdout(other, 0, None, unseen)
     if job.holdout_fraction:
         rows = source.count_rows()
         kept = round(rows * job.holdout_fraction)
@@ -105,5 +127,5 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
                 f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
                 "leaves rows for training and for evaluation."
             )
-        return Holdout(opened(source.inputs), rows - kept, rows - kept)
+        return Holdout(opened(source.inputs), rows - kept, rows - kept, unseen)
     return None

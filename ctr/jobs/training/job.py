@@ -25,6 +25,7 @@ from ctr.model import (
     load_optimizer,
     note_holdout,
     note_passes,
+    note_unseen,
     seen_rows,
     update_manifest,
 )
@@ -285,6 +286,7 @@ def _evaluate(
             note_passes(calibration.model, history)
         if summary is not None and calibration.calibrated is None:
             note_holdout(calibration.model, summary)
+        note_unseen(calibration.model, setup.holdout.count_unseen(calibration.model.linear))
         if setup.job.saved:
             update_manifest(calibration.model, saved_to)
         return _Evaluation(summary, by_pass)

@@ -24,7 +24,17 @@ from ctr.learn import (
     require_convergence,
     starting_state,
 )
-from ctr.model import DIGESTS, LinearModel, Model, SavedState, input_digests, load_optimizer, load_state
+from ctr.model import (
+    DIGESTS,
+    Examples,
+    LinearModel,
+    Model,
+    SavedState,
+    draw_examples,
+    input_digests,
+    load_optimizer,
+    load_state,
+)
 from ctr.optimizers import NOTHING, Float32, Optimizer, Passes, choose_optimizer
 from ctr.outputs import printable
 from ctr.settings import TrainJob
@@ -50,6 +60,8 @@ class TrainSetup:
     """See `ctr.model.input_digests`."""
     dictionary: bytes | None
     """The file of the data set's dictionary of features, for the model."""
+    examples: Examples | None
+    """Rows to keep with the model."""
     before: Passes
     """Over the rows of the state that the job begins with, or began with if it goes on."""
     lineage: Sequence[Mapping[str, Any]]
@@ -104,7 +116,9 @@ class TrainSetup:
             raise ModelError(
                 "training diverged: a weight is not a number. Lower alpha, or scale large values."
             )
-        return Model.of(self.source.spec, linear, facts, self.dictionary, self.source.windows, state)
+        return Model.of(
+            self.source.spec, linear, facts, self.dictionary, self.source.windows, state, self.examples
+        )
 
     def _facts(self, result: TrainResult, bad_rows: int) -> dict[str, Any]:
         """What the manifest says about training."""
@@ -156,9 +170,22 @@ def set_up(job: TrainJob) -> TrainSetup:
     settings = TrainSettings(**job.chosen(_LEARNING) | {"chunk": _chunk(job, rows)})
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     digests = input_digests(source.inputs)
+    examples = draw_examples(source, job.examples)
     passes, lineage, origin = _before(job, former, rate)
     return TrainSetup(
-        job, source, optimizer, former, holdout, rate, settings, digests, dictionary, passes, lineage, origin
+        job,
+        source,
+        optimizer,
+        former,
+        holdout,
+        rate,
+        settings,
+        digests,
+        dictionary,
+        examples,
+        passes,
+        lineage,
+        origin,
     )
 
 

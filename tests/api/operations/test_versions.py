@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -29,13 +30,13 @@ from tests.command_line import Cli
 ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
 
 
-def versions_of(source: ModelSource, **options: Any) -> Versions:
+def versions_of(source: ModelSource, shares: Mapping[str, float] = MappingProxyType({})) -> Versions:
     first = source.load(source.versions()[source.main])
 
     def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
         return create_app(model, metrics=metrics, on_warm=on_warm)
 
-    return Versions(source, first, make_app, poll_s=0.02, **options)
+    return Versions(source, first, make_app, shares, poll_s=0.02)
 
 
 @pytest.fixture
@@ -132,7 +133,7 @@ def test_a_registry_that_is_away(registry: Registry, served: Running, models: li
 
 
 def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) -> None:
-    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), share=0.25)
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), {"canary": 0.25})
     stable, canary = load_model(models[0]).id, load_model(models[1]).id
     draw = random.Random(3)
     keys = [f"{draw.getrandbits(64):x}" for _ in range(400)]

@@ -1,0 +1,41 @@
+"""`Drift`: by field, how many values of what is asked the model has never seen, beside its hold-out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+from ctr.api.operations.metrics import ServingMetrics
+from ctr.features import Batch, Transform
+from ctr.model import Model, UnseenCounts
+
+EVERY_S = 0.05
+"""One row is looked at in this time, at most: 0.1 ms of work."""
+MOST_FIELDS = 256
+"""Each field has series of its own in the metrics."""
+
+
+class Drift:
+    """Counts the features of sampled rows, by field."""
+
+    def __init__(self, model: Model, metrics: ServingMetrics) -> None:
+        self._model = model
+        history = model.transform.history
+        self._transform = Transform(model.spec, with_label=False, with_fields=True, history=history)
+        self._names = model.spec.names[:MOST_FIELDS]
+        self._note = metrics.fields_of(model.id, model.manifest.get("unseen", {}))
+        self._next = 0.0
+
+    def sample(self, hashed: Callable[[Transform], Batch]) -> None:
+        """Count a row, which `hashed` makes with a transform, unless another has just been; in any thread."""
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + EVERY_S
+        counts = UnseenCounts(self._model.spec)
+        counts.add(hashed(self._transform), self._model.linear)
+        for name, features, unseen in zip(
+            self._names, counts.features.tolist(), counts.unseen.tolist(), strict=False
+        ):
+            if features:
+                self._note(name, features, unseen)
