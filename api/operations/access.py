@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 IS_ADMIN = "ctr.admin"
 """The key of a request's scope that says whether it came with a token for administration."""
-_OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
-"""What a supervisor asks for, and gets without a token."""
+_OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/", "/page/style.css", "/page/script.js"})
+"""What a supervisor asks for, and a browser before its user has given a token."""
 _LEAST_TOKEN = 16
 _LOOK_S = 1.0
 _MOST_ID = 128

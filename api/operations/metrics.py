@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -96,6 +98,12 @@ class ServingMetrics:
         self.unread = Counter(
             "ctr_unread_labels", "Times that the registry could not be read.", registry=self._registry
         )
+        self._memory = Gauge(
+            "ctr_memory_bytes",
+            "Memory of all processes; what they share counts once.",
+            multiprocess_mode="livesum",
+            registry=self._registry,
+        )
         self._features = Counter(
             "ctr_field_features",
             "Features of sampled rows, by field.",
@@ -180,6 +188,13 @@ class ServingMetrics:
             self._unseen.labels(model, name).inc(unseen)
 
         return note
+
+    def note_memory(self) -> None:
+        """Note how much memory this process has: of what it shares, its part."""
+        with suppress(OSError):  # as on other systems than Linux
+            text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+            if (size := re.search(r"^Pss: +(\d+) kB$", text, re.MULTILINE)) is not None:
+                self._memory.set(1024 * int(size[1]))
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""

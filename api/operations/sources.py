@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ctr.errors import ModelError
 from ctr.features import is_uri
@@ -17,6 +17,16 @@ CANARY = "canary"
 """The label whose version gets a share of the requests."""
 SHADOW = "shadow"
 """The label whose version predicts a share of the requests, too, for nobody but the metrics."""
+
+
+MOST_SHOWN = 100
+_METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
+
+
+def summary_of(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """Of a model's metrics, the few by which versions are compared: of its hold-out, if it had one."""
+    known = metrics.get("holdout") or metrics.get("progressive") or {}
+    return {name: known.get(name) for name in _METRICS if name in known}
 
 
 class ModelSource(Protocol):
@@ -32,6 +42,9 @@ class ModelSource(Protocol):
 
     def load(self, version: str) -> Model:
         """The model of such a version. Raises CtrError."""
+
+    def available(self) -> list[dict[str, Any]]:
+        """What could be served, the latest first. Raises CtrError where there is no choice."""
 
     def change(self, label: str, version: str | None) -> str:
         """Have a label point to a version, or None: to the one before; returns that. Raises CtrError."""
@@ -62,8 +75,15 @@ class FolderSource:
     def load(self, version: str) -> Model:
         return load_model(self._path)  # perhaps a later one, which the next look finds
 
+    def available(self) -> list[dict[str, Any]]:
+        raise _without_labels()
+
     def change(self, label: str, version: str | None) -> str:
-        raise ModelError("the server serves a folder, which has no labels; start it with --registry")
+        raise _without_labels()
+
+
+def _without_labels() -> ModelError:
+    return ModelError("the server serves a folder, which has no labels; start it with --registry")
 
 
 class RegistrySource:
@@ -83,6 +103,17 @@ class RegistrySource:
 
     def load(self, version: str) -> Model:
         return self._registry.load(version)
+
+    def available(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "version": each.id,
+                "created": each.created,
+                "labels": each.labels,
+                "metrics": summary_of(each.manifest.get("metrics", {})),
+            }
+            for each in self._registry.versions()[:MOST_SHOWN]
+        ]
 
     def change(self, label: str, version: str | None) -> str:
         if version is None:

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from random import random
+from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from zlib import crc32
@@ -19,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ctr.api.operations.access import IS_ADMIN, respond
 from ctr.api.operations.metrics import ServingMetrics
 from ctr.api.operations.shadow import Shadow
-from ctr.api.operations.sources import CANARY, SHADOW, ModelSource
+from ctr.api.operations.sources import CANARY, SHADOW, ModelSource, summary_of
 from ctr.errors import CtrError, first_problem
 from ctr.model import Model
 
@@ -31,9 +33,12 @@ logger = logging.getLogger(__name__)
 MODELS = "/v1/models"
 _PREDICT = "/v1/predict"
 POLL_S = 1.0
+MEMORY_EVERY_S = 10.0
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
 """The header by whose hash requests are dealt to the canary; without it, the connection's address is it."""
+VERSION = b"ctr-version"
+"""The header by which a request asks for a version that is served, by its label or its id."""
 MODEL = b"ctr-model"
 """The header of every response that names the version it comes from."""
 
@@ -129,8 +134,21 @@ class Versions:
             await self._live(receive, send)
             return
         version = self._chosen(scope)
+        if version is None:
+            names = ", ".join(f"{label} ({each.model.id})" for label, each in self._served.items())
+            detail = f"the version in the header ctr-version is not served; these are: {names}"
+            await respond(send, 404, {"detail": detail})
+            return
         if scope["path"] == MODELS and scope["method"] in ("GET", "HEAD"):
-            await respond(send, 200, self.describe(is_admin=bool(scope.get(IS_ADMIN))))
+            is_admin = bool(scope.get(IS_ADMIN))
+            description = self.describe(is_admin=is_admin)
+            if scope["query_string"] == b"all":
+                if not is_admin:
+                    await _require_admin(send)
+                    return
+                with suppress(CtrError):
+                    description["available"] = await asyncio.to_thread(self._source.available)
+            await respond(send, 200, description)
             return
         if scope["path"].startswith(f"{MODELS}/"):
             await self._change_label(scope, receive, send)
@@ -162,8 +180,7 @@ class Versions:
         if scope["method"] != "POST":
             await respond(send, 405, {"detail": "POST a version to a label"})
         elif not scope.get(IS_ADMIN):
-            detail = "an administrator's token is needed: send it as Authorization: Bearer TOKEN"
-            await respond(send, 401, {"detail": detail})
+            await _require_admin(send)
         else:
             try:
                 wanted = _Wanted.model_validate_json(await _body(receive))
@@ -193,14 +210,19 @@ class Versions:
                     "since": each.since,
                     "created": each.model.manifest.get("created"),
                     "share": shares[each.label],
+                    "metrics": summary_of(each.model.metrics),
                 }
                 for each in self._served.values()
             ],
             "failed": list(self._failed),
         }
 
-    def _chosen(self, scope: Scope) -> _Version:
-        """The version that answers a request."""
+    def _chosen(self, scope: Scope) -> _Version | None:
+        """The version that answers a request; None if it asks for one that is not served."""
+        asked = next((value for name, value in scope["headers"] if name == VERSION), None)
+        if asked is not None:
+            name, served = asked.decode("latin-1"), self._served.values()
+            return next((each for each in served if name in (each.label, each.model.id)), None)
         canary = self._served.get(CANARY)
         assert self._main is not None
         if canary is None or canary is self._main or not self._share:
@@ -238,10 +260,13 @@ class Versions:
 
     async def _watch(self) -> None:
         """Follow the labels."""
-        failure = await self._ready
+        failure, noted = await self._ready, -inf
         self.on_warm(failure)
         while failure is None:
             await self._look()
+            if monotonic() >= noted + MEMORY_EVERY_S:
+                noted = monotonic()
+                await asyncio.to_thread(self.metrics.note_memory)
             self._look_now.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s):
@@ -310,6 +335,11 @@ async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
     lifespan = AsyncExitStack()
     await lifespan.enter_async_context(app.router.lifespan_context(app))
     return _Version(label, model, app, datetime.now(UTC).isoformat(timespec="seconds"), lifespan)
+
+
+async def _require_admin(send: Send) -> None:
+    detail = "an administrator's token is needed: send it as Authorization: Bearer TOKEN"
+    await respond(send, 401, {"detail": detail})
 
 
 async def _body(receive: Receive) -> bytes:

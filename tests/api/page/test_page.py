@@ -1,0 +1,179 @@
+"""The page at `/`, in a browser: what it shows, a row that is tried, a version that is promoted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ctr.api.app import create_app
+from ctr.api.operations import Access, Tokens
+from ctr.api.operations.sources import RegistrySource
+from ctr.features import parse_spec
+from ctr.model import Model, load_model
+from ctr.registry import Registry
+from tests.api.operations.test_versions import ROWS, until, versions_of
+from tests.api.running import Running, run_server
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+ADMIN, USER = "administrator-token", "user-of-predictions"
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """A page, which fails the test when its script does."""
+    from playwright.sync_api import sync_playwright
+
+    problems: list[str] = []
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": 390, "height": 844})
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on(
+            "console", lambda said: problems.append(said.text) if "Content Security" in said.text else None
+        )
+        yield page
+        chromium.close()
+    refused = "the server responded with a status of"
+    assert [each for each in problems if refused not in each] == []
+
+
+def test_its_parts_need_nothing_from_elsewhere(client: httpx.Client, model: Model) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert not re.search(r"https?://", page.text)
+    for place in ("page/style.css", "page/script.js"):
+        assert place in page.text
+        assert client.get(f"/{place}").status_code == 200
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", client.get(f"/{place}").text)
+    about = client.get("/page/model").text
+    assert model.id in about
+    assert all(f'name="{column}"' in about for column in model.spec.columns)
+    assert "/page/model" not in client.get("/openapi.json").text
+
+
+def test_the_documentation_works_without_the_internet(client: httpx.Client) -> None:
+    page = client.get("/docs").text
+    assert not re.search(r"(src|href)=\"https?://", page)
+    for place in re.findall(r'(?:src|href)="(/[^"]+)"', page):
+        assert client.get(place).status_code == 200
+
+
+def test_names_are_text() -> None:
+    """Of a field, a label, a value: whatever they are called."""
+    name = '<script>alert("1")</script>'
+    spec = parse_spec(
+        f"""
+        version: 1
+        source: {{format: delimited, delimiter: ",", header: true}}
+        label: click
+        bits: 16
+        fields: [{{name: '{name}', type: category}}]
+        """,
+        "spec.yaml",
+    )
+    import numpy as np
+
+    from ctr.model import LinearModel
+
+    linear = LinearModel.of_weights(np.array([0, 5], np.uint32), np.array([0.5, 1], np.float32))
+    model = Model.of(spec, linear, {"optimizer": {"name": name, "passes": 1}})
+    with run_server(create_app(model)) as running:
+        about = running.client.get("/page/model").text
+    assert "<script" not in about
+    assert about.count("&lt;script&gt;") >= 2
+
+
+def expect(locator: Any) -> Any:
+    from playwright.sync_api import expect
+
+    return expect(locator)
+
+
+@needs_chromium
+def test_a_row_is_tried(running: Running, model: Model, browser: Any) -> None:
+    browser.goto(f"{running.url}/")
+    browser.wait_for_selector("#example")
+    assert browser.text_content("#state") == "ready"
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"
+    assert model.examples is not None
+    (prediction,) = model.predict([model.examples.rows[0]])
+    browser.focus("#example button")
+    browser.keyboard.press("Enter")
+    browser.wait_for_selector(".probability")
+    assert browser.text_content(".probability") == f"{100 * prediction:.2f}%"
+    bars = browser.query_selector_all("#result .row")
+    assert len(bars) >= 3
+    browser.fill("#example input[name=age]", "not a number")
+    browser.click("#example button")
+    browser.wait_for_selector("#result .problem")
+    assert "age" in browser.text_content("#result .problem")
+    for _ in range(3):
+        running.client.post("/v1/predict", json={"rows": ROWS}).raise_for_status()
+    expect(browser.locator("#rows")).not_to_have_text("-")
+    browser.wait_for_selector("#drift table")
+    browser.wait_for_selector("#scores .row")
+    assert browser.is_hidden("#administration"), "one model has no versions"
+
+
+@needs_chromium
+def test_a_version_is_promoted_and_rolled_back(
+    registry: Registry, models: list[Path], tmp_path: Path, browser: Any
+) -> None:
+    (tmp_path / "tokens").write_text(USER)
+    (tmp_path / "admin").write_text(ADMIN)
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), {"canary": 0.5})
+    other = registry.publish(models[1], ["canary"])
+    stable = load_model(models[0]).id
+    app = Access(versions, Tokens(tmp_path / "tokens", "NONE"), Tokens(tmp_path / "admin", "NONE"), None)
+    with run_server(app, wait_ready=False) as running:
+        until(lambda: running.client.get("/readyz").status_code == 200)
+        browser.goto(f"{running.url}/")
+        browser.wait_for_selector("#login:not([hidden])")
+        assert other not in browser.content()
+        browser.fill("#token", "wrong")
+        browser.keyboard.press("Enter")
+        expect(browser.locator("#login-problem")).to_contain_text("does not accept this token")
+        browser.fill("#token", USER)
+        browser.keyboard.press("Enter")
+        browser.wait_for_selector("#example")
+        browser.wait_for_selector("#versions button:has-text('Show')")
+        assert stable in browser.text_content("#model")
+        browser.click("#versions button:text-is('Show')")
+        expect(browser.locator("#model")).to_contain_text(other)
+        browser.click("#administration summary")
+        browser.fill("#admin-token", USER)
+        browser.keyboard.press("Enter")
+        expect(browser.locator("#admin-said")).to_contain_text("an administrator's token is needed")
+        browser.fill("#admin-token", ADMIN)
+        browser.keyboard.press("Enter")
+        browser.click(f"#registry tr:has-text('{other}') button:text-is('Make stable')")
+        expect(browser.locator("#admin-said")).to_contain_text(other)
+        assert registry.version_of("stable") == other
+        browser.click("#registry button:text-is('Roll stable back')")
+        expect(browser.locator("#admin-said")).to_contain_text(stable)
+        assert registry.version_of("stable") == stable
+
+
+def test_a_request_may_ask_for_a_version(registry: Registry, models: list[Path]) -> None:
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), {"canary": 0.5})
+    other = registry.publish(models[1], ["canary"])
+    with run_server(versions) as running:
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        for name in ("canary", other):
+            for _ in range(5):
+                answer = running.client.post(
+                    "/v1/predict", json={"rows": ROWS}, headers={"ctr-version": name}
+                )
+                assert answer.headers["ctr-model"] == answer.json()["model"] == other
+        missing = running.client.post("/v1/predict", json={"rows": ROWS}, headers={"ctr-version": "best"})
+        assert missing.status_code == 404
+        assert "canary" in missing.json()["detail"]
