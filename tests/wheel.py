@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 ours = Path(find_spec("ctr").origin).parent
 assert ours.is_relative_to(sys.prefix), ours
-for name in ("py.typed", "pages/report.html.jinja", "api/page/script.js", "features/pipeline.py", "ps/opening.py"):
+for name in ("py.typed", "pages/report.html.jinja", "api/page/script.js", "ps/opening.py"):
     assert (ours / name).exists(), name
 tops = {path.parts[0] for path in files("ctr")}
 assert tops == {"ctr", "..", f"ctr-{version('ctr')}.dist-info"}, tops
