@@ -115,7 +115,8 @@ def _application_class() -> Callable[..., FastAPI]:
         return FastAPI
     from fastapi_offline import FastAPIOffline
 
-    return FastAPIOffline
+    offline: Callable[..., FastAPI] = FastAPIOffline
+    return offline
 
 
 def add_routes(app: FastAPI, service: Service) -> None:

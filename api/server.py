@@ -26,6 +26,7 @@ from ctr.api.operations import (
     SHADOW,
     Access,
     FolderSource,
+    MlflowSource,
     ModelSource,
     RegistrySource,
     ServingMetrics,
@@ -69,7 +70,8 @@ def serve(job: ServeJob) -> None:
         source = RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
     else:
         assert job.model is not None
-        source = FolderSource(job.model)
+        place = str(job.model)
+        source = MlflowSource(place) if place.startswith("models:") else FolderSource(job.model)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
     shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits))

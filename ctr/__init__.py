@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package as _lazy_package
 
 if TYPE_CHECKING:
-    from ctr import datasets, spark
+    from ctr import datasets, mlflow, spark
     from ctr.classifier import FTRLClassifier
     from ctr.features import load_spec
     from ctr.model import Model, load_model
@@ -25,5 +25,6 @@ def __dir__() -> list[str]:
     from importlib.util import find_spec
 
     functions = ["check", "compare", "draft_spec", "evaluate", "load_model", "load_spec", "read", "report"]
+    packages = ["datasets", "mlflow", "spark"]
     estimators = ["FTRLClassifier"] if find_spec("sklearn") else []
-    return [*estimators, "Model", "__version__", "datasets", *functions, "spark", "suggest", "train", "tune"]
+    return [*estimators, "Model", "__version__", *functions, *packages, "suggest", "train", "tune"]

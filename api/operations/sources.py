@@ -86,6 +86,30 @@ def _without_labels() -> ModelError:
     return ModelError("the server serves a folder, which has no labels; start it with --registry")
 
 
+class MlflowSource:
+    """What an alias or a version of MLflow's registry is."""
+
+    main = "model"
+
+    def __init__(self, uri: str) -> None:
+        from ctr.mlflow import RegisteredModel
+
+        self.name = uri
+        self._registered = RegisteredModel(uri)
+
+    def versions(self) -> Mapping[str, str]:
+        return {self.main: str(read_manifest(self._registered.folder())["id"])}
+
+    def load(self, version: str) -> Model:
+        return load_model(self._registered.folder())
+
+    def available(self) -> list[dict[str, Any]]:
+        raise _without_labels()
+
+    def change(self, label: str, version: str | None) -> str:
+        raise ModelError("the server serves a model of MLflow; set its alias there")
+
+
 class RegistrySource:
     """The versions that labels of a registry point to."""
 

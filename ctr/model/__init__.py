@@ -7,6 +7,7 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.model.artifact import (
         SavedState,
+        load_detached,
         load_model,
         load_state,
         require_model_or_nothing,

@@ -321,5 +321,10 @@ def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, i
 def model_of_bytes(content: bytes) -> Model:
     """The model whose folder `ctr.features.folder_bytes` took the bytes of; it needs no folder."""
     with folder_of_bytes(content) as folder:
-        model = load_model(folder)
-        return replace(model, dictionary=dictionary_of(model), state=state_of(model), folder=None)
+        return load_detached(folder)
+
+
+def load_detached(path: str | Path) -> Model:
+    """As `load_model`, with all that is in the folder: it may be removed then."""
+    model = load_model(path)
+    return replace(model, dictionary=dictionary_of(model), state=state_of(model), folder=None)

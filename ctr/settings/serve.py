@@ -35,7 +35,11 @@ class ServeJob(Settings):
 
     model: Annotated[
         Path | None,
-        Setting("Folder of the trained model; one that takes its place is served then.", metavar="DIR"),
+        Setting(
+            "Folder of the trained model; one that takes its place is served then. Or one of MLflow: "
+            "`models:/name@alias`.",
+            metavar="DIR",
+        ),
     ] = None
     registry: Annotated[
         str | None,
