@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,10 +24,10 @@ from safetensors.numpy import load_file
 
 from ctr.errors import CtrError
 from ctr.features import load_spec
-from tests.hosts.network import ROOT, Network, every, why_not
+from tests.hosts.network import ROOT, Network, every, remove_left, why_not
 from tests.hosts.servers import RedisOnHosts
 from tests.hosts.switch import Conditions, Line
-from tests.ps.breakable_redis import BreakableRedis
+from tests.ps.breakable_redis import BreakableRedis, BreakableServer
 
 CTR = Path(sys.executable).with_name("ctr")
 LEADER, WORKERS, SERVERS = 0, (1, 2), (3, 4, 5)
@@ -106,7 +107,7 @@ class Trial:
         problems = []
         with Network(HOSTS) as network:
             workers = [network.enter(host) for host in WORKERS]
-            redis = RedisOnHosts(network, SERVERS, scenario.replicas)
+            redis = RedisOnHosts(network, SERVERS, scenario.replicas, {"cluster-node-timeout": "2000"})
             with closing(redis):
                 network.set(scenario.conditions)
                 network.small_packets(scenario.small_packets)
@@ -125,6 +126,11 @@ class Trial:
                 wrong = _differing(sums, self._expected)
                 took = f"updates of a job of {monotonic() - began:.0f} s"
                 print(f"  {took}: {f'WRONG in {wrong:,} slots' if wrong else 'each counts once'}", flush=True)
+                if scenario.replicas:
+                    promoted = sum(_is_primary(server) for server in redis.servers[len(SERVERS) :])
+                    print(f"  {promoted} replicas took their primary's place", flush=True)
+                    if not promoted:
+                        problems.append("no replica took the place of the primary that was cut off")
                 if wrong:
                     problems.append(f"an update was lost, or counted twice: {wrong:,} slots have other sums")
         return problems
@@ -213,6 +219,10 @@ class _Trained:
         return str(self.facts["model"])
 
 
+def _is_primary(server: BreakableServer) -> bool:
+    return str(server.call("INFO", "replication")["role"]) == "master"
+
+
 def _differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> int:
     """How many slots have other sums, of squared gradients that are quarters; the store has a dither."""
     if not np.array_equal(one["slots"], other["slots"]):
@@ -252,6 +262,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"make hosts: {reason}", file=sys.stderr)
         return 2
     problems: list[str] = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts and what runs on them end
+    remove_left()
     with tempfile.TemporaryDirectory(prefix="ctr-hosts-") as folder:
         trial = Trial(Path(folder))
         print(f"on one host: {trial.near:,.0f} examples/s", flush=True)

@@ -23,6 +23,8 @@ from ctr.ps import RedisUrl
 
 CTR = Path(sys.executable).with_name("ctr")
 _END_S = 10.0
+_LOOP = "until {worker}; do kill -0 {leader} || exit; sleep 0.3; done"
+"""Until the worker ends well, or this process is no more."""
 
 
 class HostWorkers:
@@ -34,7 +36,7 @@ class HostWorkers:
         worker = [str(CTR), "worker", "--store", url.public, "--job", job]
         self._processes = [
             subprocess.Popen(
-                ["sh", "-c", f"until {shlex.join([*enter, *worker])}; do sleep 0.3; done"],
+                ["sh", "-c", _LOOP.format(worker=shlex.join([*enter, *worker]), leader=os.getpid())],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,

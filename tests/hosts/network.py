@@ -163,6 +163,13 @@ class Network:
             raise NetworkError(f"setns: {os.strerror(ctypes.get_errno())}")
 
 
+def remove_left() -> None:
+    """Remove hosts, and what runs on them, of processes that were killed and are no more."""
+    places = Path("/run/netns")
+    names = [path.name for path in places.glob("ctr-*-*")] if places.exists() else []
+    remove([name for name in names if not Path("/proc", name.split("-")[1]).exists()], ())
+
+
 def every(hosts: Iterable[int], line: Line, others: Mapping[int, Line] | None = None) -> dict[int, Line]:
     """The same line for all these hosts, but for some."""
     return {**dict.fromkeys(hosts, line), **(others or {})}
