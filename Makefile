@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-ps bench-wide bench-features bench-spark bench-peers drill hosts wheel clean
+.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,10 @@ bench-peers: $(VENV)/.bench ## Beside VW, scikit-learn, modern-fm and river: acc
 MINUTES ?= 30
 drill: $(VENV)/.test ## Break Redis servers and workers while they train: is any update lost or doubled? (MINUTES=30)
 	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
+
+BAD ?= 1000000
+serve-drill: $(VENV)/.test ## Serve under load while versions change, files are torn and processes die (about 6 minutes; BAD=1000000 bad requests)
+	$(BIN)/python -m tests.serving --bad $(BAD)
 
 hosts: $(VENV)/.test ## Train across network namespaces: delays, a slow host, losses, partitions (about 10 minutes; needs root)
 	$(BIN)/python -m tests.hosts $(SCENARIO)

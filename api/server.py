@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import resource
 import signal
 import socket
@@ -24,6 +25,7 @@ from ctr.api.connection import Bounded, H11Connection
 from ctr.api.operations import (
     CANARY,
     SHADOW,
+    SHARED_FOLDER,
     Access,
     FolderSource,
     MlflowSource,
@@ -75,7 +77,7 @@ def serve(job: ServeJob) -> None:
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
     shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits))
-    model = source.load(source.versions()[source.main])
+    model = shared.indexed(source.load(source.versions()[source.main]))
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
             f"{source.name}: the model has windows, which {job.workers} processes would each know a part of;"
@@ -105,7 +107,8 @@ def serve(job: ServeJob) -> None:
             if job.workers == 1:
                 work(say)
             else:
-                run_processes(job.workers, work, say)
+                # Closed here, too, so that a connection that nobody accepts any more is refused at once.
+                run_processes(job.workers, work, say, listener.close)
         finally:
             if job.socket is not None:
                 job.socket.unlink(missing_ok=True)
@@ -136,6 +139,8 @@ class _SharedBy:
 
     def __init__(self, url: str | None, unknown_fields: UnknownFields, limits: Limits) -> None:
         self._unknown_fields, self._limits = unknown_fields, limits
+        shared = os.environ.get(SHARED_FOLDER)
+        self._folder = None if shared is None else Path(shared)
         self._redis = None
         if url is not None:
             from ctr.ps import parse_redis_url
@@ -143,6 +148,10 @@ class _SharedBy:
             self._redis = parse_redis_url(url)
         self.line = ""
         """What there is to say of the windows."""
+
+    def indexed(self, model: Model) -> Model:
+        """The model with its index, which several processes share."""
+        return model.indexed(self._folder)
 
     def app_of(
         self, model: Model, metrics: ServingMetrics, on_warm: Callable[[Exception | None], None]
@@ -155,6 +164,7 @@ class _SharedBy:
             metrics=metrics,
             on_warm=on_warm,
         )
+        model = self.indexed(model)
         if self._redis is None:
             return make(model)
         from ctr.api.shared_windows import SharedWindows

@@ -19,6 +19,7 @@ from fastapi import Request, Response
 from numpy.typing import NDArray
 
 from ctr.api.answers import Answers, details_of
+from ctr.api.background import background
 from ctr.api.operations import Drift, ServingMetrics
 from ctr.api.requests import (
     ARROW,
@@ -117,22 +118,24 @@ class Service:
         times = {window.time for window in spec.windows}
         # Without the times of windows: these may have rows that are later than the clock.
         row = {name: value for name, value in example_row(spec).items() if name not in times}
-        examples = self.model.examples
+        examples, thread = self.model.examples, background()
+        aside = partial(asyncio.get_running_loop().run_in_executor, thread)
         try:
             # Many rows take another path through the model, with other kernels; so does a refused request.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             bodies.append(orjson.dumps({"columns": {name: [value] for name, value in row.items()}}))
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
-                    await self._in_thread(self.predict, body)
+                    await aside(self.predict, body)
             if examples is not None:
-                await self._in_thread(examples.check, self._predict_rows)
+                await aside(examples.check, self._predict_rows)
             if spec.windows:
-                await self._in_thread(self._warm_windows)
+                await aside(self._warm_windows)
         except Exception as failure:
             self.failure = failure
             if on_warm is None:
                 logger.exception("the model cannot predict")
+        thread.shutdown(wait=False)
         self._ready = self.failure is None
         if on_warm is not None:
             on_warm(self.failure)

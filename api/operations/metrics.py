@@ -34,7 +34,7 @@ _DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 _SAMPLE = 8
 """To note a prediction takes 1 us, a third of what making it does."""
 _OTHER = "other"
-_SHARED = "PROMETHEUS_MULTIPROC_DIR"
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The folder in which the processes of a server keep what they count; to be set before this is imported."""
 
 
@@ -148,7 +148,7 @@ class ServingMetrics:
         """These are the ids of what is served now."""
         now = set(models)
         for model in self._served - now:
-            if _SHARED in os.environ:
+            if SHARED_FOLDER in os.environ:
                 self._models.labels(model).set(0)  # of several processes, nothing can be removed
             else:
                 self._models.remove(model)
@@ -198,7 +198,7 @@ class ServingMetrics:
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
-        if _SHARED not in os.environ:
+        if SHARED_FOLDER not in os.environ:
             return generate_latest(self._registry)
         of_all = CollectorRegistry()
         multiprocess.MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]

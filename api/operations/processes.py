@@ -25,18 +25,22 @@ Work = Callable[[Callable[[], None]], None]
 """What one process does until it is told to stop; it calls what it is given when it answers requests."""
 
 
-def run_processes(count: int, work: Work, on_ready: Callable[[], None]) -> None:
+def run_processes(
+    count: int, work: Work, on_ready: Callable[[], None], on_stop: Callable[[], None] = lambda: None
+) -> None:
     """Run `work` in `count` processes until SIGINT or SIGTERM, and start a new one for each that ends before.
 
-    `on_ready` is called once, when all answer. SIGHUP goes on to all of them. To be called before there are
-    threads. Raises CtrError when they do not come up.
+    `on_ready` is called once, when all answer, `on_stop` when they have been told to stop. SIGHUP goes on to
+    all of them. To be called before there are threads. Raises CtrError when they do not come up.
     """
-    _Processes(count, work, on_ready).run()
+    _Processes(count, work, on_ready, on_stop).run()
 
 
 class _Processes:
-    def __init__(self, count: int, work: Work, on_ready: Callable[[], None]) -> None:
-        self._work, self._on_ready = work, on_ready
+    def __init__(
+        self, count: int, work: Work, on_ready: Callable[[], None], on_stop: Callable[[], None]
+    ) -> None:
+        self._work, self._on_ready, self._on_stop = work, on_ready, on_stop
         self._count = count
         self._began: dict[int, float] = {}
         """When each process was started, by its id."""
@@ -132,3 +136,5 @@ class _Processes:
         self._stopping |= number != signal.SIGHUP
         for pid in self._began:
             os.kill(pid, number)
+        if self._stopping:
+            self._on_stop()

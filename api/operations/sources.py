@@ -19,6 +19,8 @@ SHADOW = "shadow"
 """The label whose version predicts a share of the requests, too, for nobody but the metrics."""
 
 
+NEAR_S, FAR_S = 0.5, 1.0
+"""Between two looks at a folder of this machine, and at what is asked for over a network."""
 MOST_SHOWN = 100
 _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
 
@@ -36,6 +38,8 @@ class ModelSource(Protocol):
     """As its user knows it."""
     main: str
     """The label that has to be there."""
+    poll_s: float
+    """How often to look."""
 
     def versions(self) -> Mapping[str, str]:
         """By label, which version is to be served now; cheap. Raises CtrError where it cannot be read."""
@@ -53,7 +57,7 @@ class ModelSource(Protocol):
 class FolderSource:
     """The model in a folder: another one may take its place."""
 
-    main = "model"
+    main, poll_s = "model", NEAR_S
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -89,7 +93,7 @@ def _without_labels() -> ModelError:
 class MlflowSource:
     """What an alias or a version of MLflow's registry is."""
 
-    main = "model"
+    main, poll_s = "model", FAR_S
 
     def __init__(self, uri: str) -> None:
         from ctr.mlflow import RegisteredModel
@@ -117,6 +121,7 @@ class RegistrySource:
         """The first of `labels` has to be there; others may come and go."""
         self.name = place
         self.main = labels[0]
+        self.poll_s = FAR_S if is_uri(place) else NEAR_S
         self._registry = Registry(place if is_uri(place) else os.path.abspath(place))
         self._labels = labels
 

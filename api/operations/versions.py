@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from random import random
 from time import monotonic
@@ -18,6 +19,7 @@ from zlib import crc32
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ctr.api.background import background
 from ctr.api.operations.access import IS_ADMIN, respond
 from ctr.api.operations.metrics import ServingMetrics
 from ctr.api.operations.shadow import Shadow
@@ -32,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
 _PREDICT = "/v1/predict"
-POLL_S = 1.0
 MEMORY_EVERY_S = 10.0
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
@@ -90,7 +91,7 @@ class Versions:
         shares: Mapping[str, float] = MappingProxyType({}),
         *,
         warm_first: bool = False,
-        poll_s: float = POLL_S,
+        poll_s: float | None = None,
     ) -> None:
         """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
         application of one model. `shares`: of the requests, those that the version labelled canary
@@ -103,8 +104,9 @@ class Versions:
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
         self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
-        self._poll_s, self._warm_first = poll_s, warm_first
-        self._shadow = Shadow(self.metrics)
+        self._poll_s = source.poll_s if poll_s is None else poll_s
+        self._warm_first = warm_first
+        self._shadow, self._background = Shadow(self.metrics), background()
         self._served: dict[str, _Version] = {}
         self._main: _Version | None = None
         self._failed: dict[str, str] = {}
@@ -255,6 +257,7 @@ class Versions:
             with suppress(asyncio.CancelledError):
                 await watching
             self._shadow.close()
+            self._background.shutdown(wait=False)
             for version in self._served.values():
                 await version.lifespan.aclose()
 
@@ -294,10 +297,11 @@ class Versions:
     async def _change(self, label: str, version: str) -> None:
         """Serve another version under a label, if it is sound."""
         try:
-            model = await asyncio.to_thread(self._source.load, version)
+            aside = partial(asyncio.get_running_loop().run_in_executor, self._background)
+            model = await aside(self._source.load, version)
             ready: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             # In a thread, as it may ask Redis for windows.
-            app = await asyncio.to_thread(self._make_app, model, self.metrics, ready.set_result)
+            app = await aside(self._make_app, model, self.metrics, ready.set_result)
             began = await _begin(label, model, app)
             if (failure := await ready) is not None:
                 await began.lifespan.aclose()

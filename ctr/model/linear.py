@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from ctr.features import Batch, Chunk, Slots
 from ctr.features.batches import localize
 from ctr.model import kernels
-from ctr.model.lookup import WeightLookup, lookup_of
+from ctr.model.lookup import WeightLookup, lookup_of, shared_lookup_of
 from ctr.optimizers import Float32
 
 if TYPE_CHECKING:
@@ -46,9 +47,16 @@ class LinearModel:
         kept = weights != 0
         return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
 
-    def indexed(self) -> LinearModel:
-        """The same model, which looks weights up faster, for a few examples at a time; needs more memory."""
-        return self if self.lookup is not None else replace(self, lookup=lookup_of(self.slots, self.weights))
+    def indexed(self, shared: Path | None = None) -> LinearModel:
+        """The same model, which looks weights up faster, for a few examples at a time; needs more memory.
+
+        `shared`: see `shared_lookup_of`.
+        """
+        if self.lookup is not None:
+            return self
+        if shared is None:
+            return replace(self, lookup=lookup_of(self.slots, self.weights))
+        return replace(self, lookup=shared_lookup_of(self.slots, self.weights, shared))
 
     def predict(self, examples: Examples) -> Float32:
         """The click probability of each example, float32[n]."""

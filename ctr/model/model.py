@@ -353,9 +353,12 @@ class Model:
         state = state_of(self) if self.state is None else self.state
         save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
 
-    def indexed(self) -> Model:
-        """The same model, which looks weights up faster, for a few rows at a time; it needs more memory."""
-        return replace(self, linear=self.linear.indexed())
+    def indexed(self, shared: Path | None = None) -> Model:
+        """The same model, which looks weights up faster, for a few rows at a time; it needs more memory.
+
+        `shared`: a folder in which processes share what it needs.
+        """
+        return replace(self, linear=self.linear.indexed(None if shared is None else shared / self.id))
 
     def with_shared(self, history: ServedHistory) -> Model:
         """The same model, which asks `history` instead of windows of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy import sparse
 from ctr.features.batches import localize
 from ctr.model import LinearModel, evaluate
 from ctr.model.kernels import weights_of
-from ctr.model.lookup import DENSE_SLOTS, lookup_of
+from ctr.model.lookup import DENSE_SLOTS, lookup_of, shared_lookup_of
 from tests.ctr.learn.test_rounds import spec_of
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of
@@ -95,3 +96,24 @@ def test_a_lookup_has_the_weights_of_a_search(
     wanted = np.concatenate([slots, rng.integers(0, 10_000, 500).astype(dtype), last])
     found = lookup_of(slots, weights, most).weights_at(wanted)
     np.testing.assert_array_equal(found, LinearModel(slots, weights).weights_at(wanted))
+
+
+@pytest.mark.parametrize("most", [1 << 26, 0])
+def test_a_lookup_that_processes_share(tmp_path: Path, most: int) -> None:
+    """In a file, of which the last few are kept; without room for it, in memory."""
+    draw = np.random.default_rng(4)
+    slots = np.sort(draw.choice(1 << 16, 3_000, replace=False)).astype(np.uint32)
+    weights = draw.normal(size=slots.size).astype(np.float32)
+    asked = draw.integers(0, int(slots[-1]) + 1, 5_000).astype(np.uint32)
+    expected = LinearModel(slots, weights).weights_at(asked)
+    for _ in range(2):
+        shared = shared_lookup_of(slots, weights, tmp_path / "lookups" / "first", most)
+        np.testing.assert_array_equal(shared.weights_at(asked), expected)
+    for name in "abcd":
+        shared_lookup_of(slots, weights, tmp_path / "lookups" / name, most)
+    assert sorted(path.stem for path in tmp_path.glob("lookups/*.lookup")) == ["b", "c", "d"]
+    np.testing.assert_array_equal(shared.weights_at(asked), expected)
+    (tmp_path / "file").write_text("")
+    own = shared_lookup_of(slots, weights, tmp_path / "file" / "x", most)
+    np.testing.assert_array_equal(own.weights_at(asked), expected)
+    assert shared_lookup_of(slots[:0], weights[:0], tmp_path / "empty", most).weights_at(asked).sum() == 0
