@@ -121,7 +121,7 @@ def _reliability(bins: Any) -> dict[str, Any] | None:
     """The points of the curve, in the units of the chart; None without any."""
     if not bins:
         return None
-    most = max(max(each["mean_prediction"], each["high"]) for each in bins)
+    most = max(each[key] or 0.0 for each in bins for key in ("mean_prediction", "observed_rate", "high"))
 
     def place(value: float) -> float:
         return float(round(_SIZE * value / most, 2))
@@ -132,8 +132,10 @@ def _reliability(bins: Any) -> dict[str, Any] | None:
             {
                 "x": place(each["mean_prediction"]),
                 "y": round(_SIZE - place(each["observed_rate"]), 2),
-                "low": round(_SIZE - place(each["low"]), 2),
-                "high": round(_SIZE - place(each["high"]), 2),
+                # Older manifests have no intervals.
+                "ends": None
+                if each["low"] is None or each["high"] is None
+                else [round(_SIZE - place(each[key]), 2) for key in ("low", "high")],
                 "words": f"predicted {each['mean_prediction']:.4f}, clicked {each['observed_rate']:.4f}"
                 f" ({each['examples']:,} rows)",
             }
