@@ -188,7 +188,7 @@ function showScores(first, metrics) {
     const low = i ? columns[0].parts[i - 1].bound : 0;
     const bars = element("div", undefined, { class: "bars" });
     columns.forEach((column, k) => bars.append(bar(column.parts[i].share / most, k ? "other" : "main")));
-    row.append(element("span", `${low} to ${part.bound}`), bars, element("span", columns.map((column) => percent(column.parts[i].share)).join(" / ")));
+    row.append(element("span", `${low}–${part.bound}`), bars, element("span", columns.map((column) => percent(column.parts[i].share)).join(" / ")));
     return row;
   });
   const legend = element("p", undefined, { class: "soft legend" });
@@ -196,7 +196,7 @@ function showScores(first, metrics) {
     columns.forEach((column, k) => {
       const entry = element("span", undefined, { class: "key" });
       entry.append(bar(1, k ? "other" : "main"), nameOf(column.id));
-      legend.append(entry, " ");
+      legend.append(entry);
     });
   }
   legend.append(`Share of the predictions in each range, ${when}.`);
@@ -253,7 +253,7 @@ function age(moment) {
   return minutes < 2880 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 1440)} days`;
 }
 
-function showVersions(described) {
+function showVersions(described, metrics) {
   served = described.served;
   if (!served.some((each) => each.label === chosen)) chosen = null;
   const shown = shownVersion();
@@ -273,6 +273,11 @@ function showVersions(described) {
   line("Served for", (each) => age(each.since));
   line("Created", (each) => (each.created ? `${age(each.created)} ago` : "-"));
   for (const [name, words] of MEASURES) line(words, (each) => each.metrics?.[name]?.toFixed(5) ?? "-");
+  const mean = (name, holds) => number(sum(metrics, `${name}_sum`, holds) / sum(metrics, `${name}_count`, holds), 4);
+  line("Mean prediction since the start", (each) => mean("ctr_prediction", (labels) => labels.id === each.version));
+  if (sum(metrics, "ctr_shadow_difference_count")) {
+    line("Mean difference from what was served", (each) => (each.label === "shadow" ? mean("ctr_shadow_difference") : "-"));
+  }
   if (served.length > 1) {
     line("Shown below", (each) => {
       const button = element("button", "Show", { type: "button", class: "second", id: `show ${each.label}`, "aria-pressed": each === shown });
@@ -448,7 +453,7 @@ async function refresh() {
   try {
     const metrics = parsed(await (await ask("metrics")).text());
     const models = await versions();
-    if (models !== null) showVersions(await models.json());
+    if (models !== null) showVersions(await models.json(), metrics);
     at("administration").hidden = models === null;
     at("content").hidden = false;
     at("login").hidden = true;
