@@ -338,8 +338,10 @@ function changing(words, label, body) {
   button.addEventListener("click", async () => {
     for (const each of at("registry").querySelectorAll("button")) each.disabled = true;
     try {
+      const isServed = served.some((each) => each.label === label);
+      const after = isServed ? "The server tests it, then serves it." : "This server does not serve that label.";
       const changed = await (await ask(`v1/models/${encodeURIComponent(label)}`, { body, bearer: adminToken })).json();
-      at("admin-said").textContent = `${changed.label} is ${changed.version} now. The server tests it, then serves it.`;
+      at("admin-said").textContent = `${changed.label} is ${changed.version} now. ${after}`;
     } catch (problem) {
       at("admin-said").textContent = problem.message;
     }
@@ -389,7 +391,7 @@ async function showModel() {
 function rowOf(form) {
   const row = {};
   for (const input of form.querySelectorAll("input")) {
-    if (input.value !== "") row[input.name] = input.dataset.kind === "list" ? listOf(input) : input.value;
+    if (input.value !== "") row[input.name] = input.dataset.kind === "list" && input.value.startsWith("[") ? listOf(input) : input.value;
   }
   return row;
 }

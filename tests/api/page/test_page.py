@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -9,19 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from ctr.api.app import create_app
 from ctr.api.operations import Access, Tokens
 from ctr.api.operations.sources import RegistrySource
 from ctr.features import parse_spec
-from ctr.model import Model, load_model
+from ctr.model import LinearModel, Model, load_model
 from ctr.registry import Registry
 from tests.api.operations.test_versions import ROWS, until, versions_of
 from tests.api.running import Running, run_server
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+MARKUP = '<script>alert("1")</script>'
 ADMIN, USER = "administrator-token", "user-of-predictions"
 
 
@@ -86,29 +89,55 @@ def test_the_documentation_asks_for_a_token(model: Model, tmp_path: Path, browse
         expect(browser.locator("#docs .live-responses-table")).to_contain_text(model.id)
 
 
-def test_names_are_text() -> None:
-    """Of a field, a label, a value: whatever they are called."""
-    name = '<script>alert("1")</script>'
+def hostile_model() -> Model:
+    """One whose field and optimizer have markup as their names."""
     spec = parse_spec(
         f"""
         version: 1
         source: {{format: delimited, delimiter: ",", header: true}}
         label: click
         bits: 16
-        fields: [{{name: '{name}', type: category}}]
+        fields: [{{name: '{MARKUP}', type: category}}]
         """,
         "spec.yaml",
     )
-    import numpy as np
-
-    from ctr.model import LinearModel
-
     linear = LinearModel.of_weights(np.array([0, 5], np.uint32), np.array([0.5, 1], np.float32))
-    model = Model.of(spec, linear, {"optimizer": {"name": name, "passes": 1}})
-    with run_server(create_app(model)) as running:
+    return Model.of(spec, linear, {"optimizer": {"name": MARKUP, "passes": 1}})
+
+
+def test_names_are_text() -> None:
+    """Of a field, a label, a value: whatever they are called."""
+    with run_server(create_app(hostile_model())) as running:
         about = running.client.get("/page/model").text
     assert "<script" not in about
     assert about.count("&lt;script&gt;") >= 2
+
+
+@needs_chromium
+def test_names_and_values_are_text_in_the_browser(browser: Any) -> None:
+    """Also where the script shows them: in bars, and among the fields with unseen values."""
+    image = '<img src="x">'
+    with run_server(create_app(hostile_model())) as running:
+        browser.goto(f"{running.url}/")
+        browser.fill("#example input", image)
+        browser.click("#example button")
+        expect(browser.locator("#result")).to_contain_text(f"{MARKUP} = {image}")
+        running.client.post("/v1/predict", json={"rows": [{MARKUP: image}]}).raise_for_status()
+        expect(browser.locator("#drift")).to_contain_text(MARKUP)
+        assert browser.locator("img").count() == 0
+        assert browser.locator("script").count() == 1
+
+
+def test_a_curve_without_intervals() -> None:
+    """As manifests have it that are older than the intervals."""
+    bins = [{"mean_prediction": 0.1, "observed_rate": 0.2, "examples": 10, "low": None, "high": None}]
+    training = {"logloss": 0.5, "reliability": bins}
+    linear = LinearModel.of_weights(np.array([0], np.uint32), np.array([0.5], np.float32))
+    model = Model.of(hostile_model().spec, linear, {"metrics": {"holdout": training}})
+    with run_server(create_app(model)) as running:
+        about = running.client.get("/page/model").raise_for_status().text
+    assert '<circle cx="50.0" cy="0.0"' in about
+    assert "interval" not in about.replace("95% intervals", "")
 
 
 def expect(locator: Any) -> Any:
@@ -182,6 +211,40 @@ def test_a_version_is_promoted_and_rolled_back(
         browser.click("#registry button:text-is('Roll back stable')")
         expect(browser.locator("#admin-said")).to_contain_text(stable)
         assert registry.version_of("stable") == stable
+        (tmp_path / "admin").write_text(f"another-{ADMIN}")
+        expect(browser.locator("#admin")).to_be_visible()
+        assert browser.locator("#registry button").count() == 0, "the token is no longer valid"
+        expect(browser.locator("#state")).to_have_text("ready")
+
+
+@needs_chromium
+def test_the_version_shown_goes_away(registry: Registry, models: list[Path], browser: Any) -> None:
+    """The page shows the main version instead, and what was typed stays."""
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), {"canary": 0.5})
+    other, stable = registry.publish(models[1], ["canary"]), load_model(models[0])
+    with run_server(versions) as running:
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        browser.goto(f"{running.url}/")
+        browser.click("#versions button[aria-pressed=false]")
+        expect(browser.locator("#versions button[aria-pressed=true]")).to_be_focused()
+        expect(browser.locator("#model")).to_contain_text(other)
+        for column in stable.spec.columns:
+            browser.fill(f"#example input[name={column}]", "")
+        browser.fill("#example input[name=city]", "東京")
+        browser.click("#example button")
+        expect(browser.locator(".probability")).to_have_text(shown(load_model(models[1])))
+        place = Path(registry.place, "labels.json")
+        labels = json.loads(place.read_text())
+        del labels["labels"]["canary"]
+        place.write_text(json.dumps(labels))
+        expect(browser.locator("#model")).to_contain_text(stable.id)
+        assert browser.input_value("#example input[name=city]") == "東京"
+        browser.click("#example button")
+        expect(browser.locator(".probability")).to_have_text(shown(stable))
+
+
+def shown(model: Model) -> str:
+    return f"{100 * model.predict([{'city': '東京'}])[0]:.2f}%"
 
 
 def test_a_request_may_ask_for_a_version(registry: Registry, models: list[Path]) -> None:
