@@ -51,6 +51,7 @@ def application_class() -> Callable[..., FastAPI]:
         # Its own page could not ask for a token.
         app: FastAPI = FastAPIOffline(docs_url=None, static_url="/swagger-ui", **arguments)
         _add_file(app, "/docs", "docs.html", "text/html", _DOCS_HEADERS)
+        _add_file(app, "/page/docs.css", "docs.css", "text/css", _HEADERS)
         _add_file(app, "/page/docs.js", "docs.js", "text/javascript", _HEADERS)
         return app
 

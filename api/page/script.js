@@ -307,7 +307,7 @@ function replaceIn(place, ...parts) {
 async function showRegistry(bearer = adminToken) {
   const described = await (await ask("v1/models?all", { bearer })).json();
   if (described.available === undefined) {
-    at("registry").replaceChildren(element("p", "This server serves a folder. To promote and roll back, start it with --registry.", { class: "soft" }));
+    at("registry").replaceChildren(element("p", "Versions can be promoted and rolled back here when the server is started with --registry.", { class: "soft" }));
     return;
   }
   const table = element("table");

@@ -66,7 +66,7 @@ def test_its_parts_need_nothing_from_elsewhere(client: httpx.Client, model: Mode
 def test_the_documentation_works_without_the_internet(client: httpx.Client) -> None:
     page = client.get("/docs").text
     places = re.findall(r'(?:src|href)="(?!data:)([^"]+)"', page)
-    assert len(places) == 3
+    assert len(places) == 4
     for place in places:
         assert client.get(f"/{place}").status_code == 200
 
