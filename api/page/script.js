@@ -274,9 +274,9 @@ function showVersions(described, metrics) {
   line("Created", (each) => (each.created ? `${age(each.created)} ago` : "-"));
   for (const [name, words] of MEASURES) line(words, (each) => each.metrics?.[name]?.toFixed(5) ?? "-");
   const mean = (name, holds) => number(sum(metrics, `${name}_sum`, holds) / sum(metrics, `${name}_count`, holds), 4);
-  line("Mean prediction since the start", (each) => mean("ctr_prediction", (labels) => labels.id === each.version));
+  line("Mean prediction", (each) => mean("ctr_prediction", (labels) => labels.id === each.version));
   if (sum(metrics, "ctr_shadow_difference_count")) {
-    line("Mean difference from what was served", (each) => (each.label === "shadow" ? mean("ctr_shadow_difference") : "-"));
+    line("Mean difference to served", (each) => (each.label === "shadow" ? mean("ctr_shadow_difference") : "-"));
   }
   if (served.length > 1) {
     line("Shown below", (each) => {
