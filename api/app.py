@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,7 +14,7 @@ from fastapi.routing import APIRoute
 
 from ctr.api.open_inference import add_open_inference
 from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
-from ctr.api.page import add_page
+from ctr.api.page import add_page, application_class
 from ctr.api.requests import Limits, RequestError, UnknownFields
 from ctr.api.schema import (
     NOT_NOW,
@@ -81,7 +80,7 @@ def create_app(
         await warming  # A thread that compiles cannot be cancelled.
         service.close()
 
-    app = _application_class()(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
+    app = application_class()(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
     add_page(app, model)
     add_open_inference(app, service)
@@ -107,16 +106,6 @@ def create_app(
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(DataError, _bad_rows)
     return app
-
-
-def _application_class() -> Callable[..., FastAPI]:
-    """Where it is installed, one whose `/docs` has its script and style from here, not the internet."""
-    if find_spec("fastapi_offline") is None:
-        return FastAPI
-    from fastapi_offline import FastAPIOffline
-
-    offline: Callable[..., FastAPI] = FastAPIOffline
-    return offline
 
 
 def add_routes(app: FastAPI, service: Service) -> None:

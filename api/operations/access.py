@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 IS_ADMIN = "ctr.admin"
 """The key of a request's scope that says whether it came with a token for administration."""
-_OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/", "/page/style.css", "/page/script.js"})
+_OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/", "/docs"})
+_OPEN_FILES = re.compile(r"/(page|swagger-ui)/[a-z-]+\.(css|js)")
 """What a supervisor asks for, and a browser before its user has given a token."""
 _LEAST_TOKEN = 16
 _LOOK_S = 1.0
@@ -116,7 +118,10 @@ class Access:
 
         try:
             if self._tokens.wanted and not (
-                scope["path"] in _OPEN or scope[IS_ADMIN] or self._tokens.has(token)
+                scope["path"] in _OPEN
+                or scope[IS_ADMIN]
+                or self._tokens.has(token)
+                or _OPEN_FILES.fullmatch(scope["path"])
             ):
                 await respond(sending, 401, _REFUSAL)
             else:

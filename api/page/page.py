@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ _POLICY = (
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"content-security-policy": _POLICY, "cache-control": "no-cache", "referrer-policy": "no-referrer"}
+_DOCS_HEADERS = {**_HEADERS, "content-security-policy": f"{_POLICY}; style-src-attr 'unsafe-inline'"}
+"""Swagger UI sets the style of elements."""
 _WITHOUT = "The page needs Jinja2: pip install 'ctr[serve]'. The service itself does not; see /docs.\n"
 _METRICS = {
     "logloss": "Log loss",
@@ -38,6 +41,31 @@ _SIZE = 100.0
 """Of a chart, in its own units."""
 
 
+def application_class() -> Callable[..., FastAPI]:
+    """Of applications whose `/docs` needs no internet, if fastapi-offline is installed."""
+    if find_spec("fastapi_offline") is None:
+        return FastAPI
+    from fastapi_offline import FastAPIOffline
+
+    def make(**arguments: Any) -> FastAPI:
+        # Its own page could not ask for a token.
+        app: FastAPI = FastAPIOffline(docs_url=None, static_url="/swagger-ui", **arguments)
+        _add_file(app, "/docs", "docs.html", "text/html", _DOCS_HEADERS)
+        _add_file(app, "/page/docs.css", "docs.css", "text/css", _HEADERS)
+        _add_file(app, "/page/docs.js", "docs.js", "text/javascript", _HEADERS)
+        return app
+
+    return make
+
+
+def _add_file(app: FastAPI, path: str, name: str, media_type: str, headers: Mapping[str, str]) -> None:
+    content = (_FOLDER / name).read_bytes()
+
+    @app.get(path, include_in_schema=False)
+    async def file() -> Response:
+        return Response(content, media_type=media_type, headers=dict(headers))
+
+
 def add_page(app: FastAPI, model: Model) -> None:
     """Add the page at `/`, its script and style, and the part of it that is about the model."""
     if find_spec("jinja2") is None:
@@ -47,20 +75,9 @@ def add_page(app: FastAPI, model: Model) -> None:
             return PlainTextResponse(_WITHOUT)
 
         return
-    shell = (_FOLDER / "page.html").read_bytes()
-    style, script = (_FOLDER / "style.css").read_bytes(), (_FOLDER / "script.js").read_bytes()
-
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        return HTMLResponse(shell, headers=_HEADERS)
-
-    @app.get("/page/style.css", include_in_schema=False)
-    async def page_style() -> Response:
-        return Response(style, media_type="text/css", headers=_HEADERS)
-
-    @app.get("/page/script.js", include_in_schema=False)
-    async def page_script() -> Response:
-        return Response(script, media_type="text/javascript", headers=_HEADERS)
+    _add_file(app, "/", "page.html", "text/html", _HEADERS)
+    _add_file(app, "/page/style.css", "style.css", "text/css", _HEADERS)
+    _add_file(app, "/page/script.js", "script.js", "text/javascript", _HEADERS)
 
     @app.get("/page/model", include_in_schema=False)
     async def page_model() -> Response:
@@ -121,7 +138,7 @@ def _reliability(bins: Any) -> dict[str, Any] | None:
     """The points of the curve, in the units of the chart; None without any."""
     if not bins:
         return None
-    most = max(max(each["mean_prediction"], each["high"]) for each in bins)
+    most = max(each[key] or 0.0 for each in bins for key in ("mean_prediction", "observed_rate", "high"))
 
     def place(value: float) -> float:
         return float(round(_SIZE * value / most, 2))
@@ -132,8 +149,10 @@ def _reliability(bins: Any) -> dict[str, Any] | None:
             {
                 "x": place(each["mean_prediction"]),
                 "y": round(_SIZE - place(each["observed_rate"]), 2),
-                "low": round(_SIZE - place(each["low"]), 2),
-                "high": round(_SIZE - place(each["high"]), 2),
+                # Older manifests have no intervals.
+                "ends": None
+                if each["low"] is None or each["high"] is None
+                else [round(_SIZE - place(each[key]), 2) for key in ("low", "high")],
                 "words": f"predicted {each['mean_prediction']:.4f}, clicked {each['observed_rate']:.4f}"
                 f" ({each['examples']:,} rows)",
             }

@@ -3,17 +3,18 @@
 
 const POLL_MS = 2000;
 const POINTS = 60;
+const WINDOW_MS = 60_000;
 const FIELDS = 8;
 const PARTS = 15;
 const SVG = "http://www.w3.org/2000/svg";
-const PREDICTIONS = ["/v1/predict", "/v1/predict/arrow"];
+const PREDICTIONS = /^\/v1\/predict|^\/v2\/.*\/infer$/;
 
 let token = null; // in memory alone, both of them
 let adminToken = null;
 let served = []; // as /v1/models lists it; empty where the application has one model
-let chosen = null; // the label of the version that the part about the model shows
-let shownId = null;
-let before = null; // the metrics of the poll before, and when that was
+let chosen = null; // the label whose version the part about the model shows; null: the first
+let shownId = null; // of that version, once it is there
+let polls = []; // of the last minute: the metrics, and when they were read
 const lines = { requests: [], rows: [] };
 
 const at = (id) => document.getElementById(id);
@@ -38,10 +39,11 @@ class Refused extends Error {
   }
 }
 
-async function ask(path, { body, bearer = token } = {}) {
+// `label`: of the version that is to answer; otherwise a canary may, as for anybody.
+async function ask(path, { body, bearer = token, label } = {}) {
   const headers = {};
   if (bearer) headers.authorization = `Bearer ${bearer}`;
-  if (chosen) headers["ctr-version"] = chosen;
+  if (label) headers["ctr-version"] = label;
   if (body !== undefined) headers["content-type"] = "application/json";
   const options = { headers, cache: "no-store" };
   if (body !== undefined) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
@@ -79,16 +81,23 @@ function parsed(text) {
 const sum = (metrics, name, holds = () => true) =>
   (metrics.get(name) || []).filter((each) => holds(each.labels)).reduce((total, each) => total + each.value, 0);
 
-const isPrediction = (labels) => PREDICTIONS.includes(labels.path);
+const isPrediction = (labels) => PREDICTIONS.test(labels.path);
 
 // Upper bounds with counts of their own, from counts that include those of smaller bounds.
 function buckets(metrics, name, holds) {
   const counts = new Map();
   for (const { labels, value } of metrics.get(`${name}_bucket`) || []) {
-    if (holds(labels)) counts.set(Number(labels.le.replace("+Inf", "Infinity")), (counts.get(Number(labels.le.replace("+Inf", "Infinity"))) || 0) + value);
+    const bound = Number(labels.le.replace("+Inf", "Infinity"));
+    if (holds(labels)) counts.set(bound, (counts.get(bound) || 0) + value);
   }
   const bounds = [...counts.keys()].sort((a, b) => a - b);
   return bounds.map((bound, i) => ({ bound, count: counts.get(bound) - (i ? counts.get(bounds[i - 1]) : 0) }));
+}
+
+// The same for what was counted between two polls.
+function bucketsBetween(first, last, name, holds) {
+  const counts = new Map(buckets(first, name, holds).map((part) => [part.bound, part.count]));
+  return buckets(last, name, holds).map(({ bound, count }) => ({ bound, count: count - (counts.get(bound) || 0) }));
 }
 
 function quantile(parts, share) {
@@ -116,37 +125,33 @@ function spark(id, values) {
   );
 }
 
+const requestsOf = (metrics) => sum(metrics, "ctr_requests_total", isPrediction);
+const isRefused = (labels) => isPrediction(labels) && !labels.status.startsWith("2");
+const isFailure = (labels) => labels.status.startsWith("5") && labels.status !== "503";
+
 function showNow(metrics, time) {
-  const now = {
-    time,
-    requests: sum(metrics, "ctr_requests_total", isPrediction),
-    refused: sum(metrics, "ctr_requests_total", (l) => isPrediction(l) && !l.status.startsWith("2")),
-    rows: sum(metrics, "ctr_rows_total"),
-    latency: buckets(metrics, "ctr_request_seconds", isPrediction),
-  };
-  at("failures").textContent = number(sum(metrics, "ctr_requests_total", (l) => l.status.startsWith("5") && l.status !== "503"));
-  if (before !== null && time > before.time) {
-    const rate = (name) => Math.max(0, (now[name] - before[name]) / (time - before.time)) * 1000;
-    for (const name of ["requests", "rows"]) {
-      lines[name].push(rate(name));
+  const before = polls.at(-1);
+  if (before && requestsOf(metrics) < requestsOf(before.metrics)) polls = []; // the server was started again
+  polls = [...polls.filter((each) => each.time > time - WINDOW_MS), { time, metrics }];
+  const first = polls[0];
+  if (polls.length > 1) {
+    const rate = (since, of) => (of(metrics) - of(since.metrics)) / ((time - since.time) / 1000);
+    for (const [name, of] of [["requests", requestsOf], ["rows", (each) => sum(each, "ctr_rows_total")]]) {
+      const now = Math.max(0, rate(polls.at(-2), of));
+      lines[name].push(now);
       lines[name].splice(0, lines[name].length - POINTS);
-      at(name).textContent = number(rate(name));
+      at(name).textContent = number(now);
       spark(`${name}-line`, lines[name]);
     }
-    at("errors").textContent = number(rate("refused"));
-    const counts = new Map(before.latency.map((part) => [part.bound, part.count]));
-    const latency = now.latency.map((part) => ({ bound: part.bound, count: part.count - (counts.get(part.bound) || 0) }));
-    const ms = (share) => number(1000 * quantile(latency, share));
-    at("latency").textContent = ms(0.5);
-    at("latency99").textContent = ms(0.99);
+    at("errors").textContent = number(rate(first, (each) => sum(each, "ctr_requests_total", isRefused)));
+    const latency = bucketsBetween(first.metrics, metrics, "ctr_request_seconds", isPrediction);
+    at("latency").textContent = number(1000 * quantile(latency, 0.5));
+    at("latency99").textContent = number(1000 * quantile(latency, 0.99));
   }
-  before = now;
+  at("failures").textContent = number(sum(metrics, "ctr_requests_total", isFailure));
   const memory = sum(metrics, "ctr_memory_bytes");
   at("memory").textContent = memory ? number(memory / 1e6) : "-";
-  const predictions = sum(metrics, "ctr_prediction_count");
-  at("mean").textContent = predictions ? number(sum(metrics, "ctr_prediction_sum") / predictions, 4) : "-";
-  at("mean-of").textContent = predictions ? `of ${predictions.toLocaleString("en")} that were looked at` : "";
-  showScores(metrics);
+  showScores(first.metrics, metrics);
   showDrift(metrics);
 }
 
@@ -156,31 +161,51 @@ function bar(share, kind) {
   return chart;
 }
 
-function showScores(metrics) {
+// Of the last minute, or since the server's start if there was nothing in that minute.
+function showScores(first, metrics) {
   const ids = [...new Set((metrics.get("ctr_prediction_count") || []).filter((s) => s.value).map((s) => s.labels.id))];
   const current = ids.filter((id) => !served.length || served.some((each) => each.version === id));
-  const columns = current.map((id) => {
-    const parts = buckets(metrics, "ctr_prediction", (labels) => labels.id === id).filter((part) => part.bound <= 1);
-    const total = parts.reduce((all, part) => all + part.count, 0) || 1;
-    return { id, parts: parts.map((part) => ({ bound: part.bound, share: part.count / total })) };
-  });
-  if (!columns.length) {
-    at("scores").replaceChildren(element("p", "No prediction yet.", { class: "soft" }));
+  const total = (since, name) => current.reduce((all, id) => all + sum(metrics, name, (l) => l.id === id) - sum(since, name, (l) => l.id === id), 0);
+  const isRecent = total(first, "ctr_prediction_count") > 0;
+  const since = isRecent ? first : new Map();
+  const predictions = total(since, "ctr_prediction_count");
+  const when = isRecent ? "in the last minute" : "since the start";
+  at("mean").textContent = predictions ? number(total(since, "ctr_prediction_sum") / predictions, 4) : "-";
+  at("mean-of").textContent = predictions ? `${predictions.toLocaleString("en")} sampled ${when}` : "";
+  if (!predictions) {
+    at("scores").replaceChildren(element("p", "No predictions yet.", { class: "soft" }));
     return;
   }
+  const columns = current.map((id) => {
+    const parts = bucketsBetween(since, metrics, "ctr_prediction", (l) => l.id === id).filter((part) => part.bound <= 1);
+    const all = parts.reduce((sum, part) => sum + part.count, 0) || 1;
+    return { id, parts: parts.map((part) => ({ bound: part.bound, share: part.count / all })) };
+  });
   const most = Math.max(...columns.flatMap((column) => column.parts.map((part) => part.share)), 1e-9);
+  const percent = (share) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : 1)}%`;
   const rows = columns[0].parts.map((part, i) => {
     const row = element("div", undefined, { class: "row" });
     const low = i ? columns[0].parts[i - 1].bound : 0;
     const bars = element("div", undefined, { class: "bars" });
-    columns.forEach((column, k) => bars.append(bar((column.parts[i]?.share || 0) / most, k ? "other" : "main")));
-    const shares = columns.map((column) => `${(100 * (column.parts[i]?.share || 0)).toFixed(1)}%`).join(" ");
-    row.append(element("span", `${low} to ${part.bound}`), bars, element("span", columns.length > 1 ? "" : shares));
-    row.title = columns.map((column) => `${column.id}: ${(100 * (column.parts[i]?.share || 0)).toFixed(2)}%`).join(", ");
+    columns.forEach((column, k) => bars.append(bar(column.parts[i].share / most, k ? "other" : "main")));
+    row.append(element("span", `${low}–${part.bound}`), bars, element("span", columns.map((column) => percent(column.parts[i].share)).join(" / ")));
     return row;
   });
-  if (columns.length > 1) rows.push(element("p", columns.map((c, k) => `${k ? "orange" : "blue"}: ${c.id}`).join(", "), { class: "soft" }));
-  at("scores").replaceChildren(...rows);
+  const legend = element("p", undefined, { class: "soft legend" });
+  if (columns.length > 1) {
+    columns.forEach((column, k) => {
+      const entry = element("span", undefined, { class: "key" });
+      entry.append(bar(1, k ? "other" : "main"), nameOf(column.id));
+      legend.append(entry);
+    });
+  }
+  legend.append(`Share of the predictions in each range, ${when}.`);
+  at("scores").replaceChildren(...rows, legend);
+}
+
+function nameOf(id) {
+  const labels = served.filter((each) => each.version === id).map((each) => each.label);
+  return labels.length ? `${labels.join(", ")} (${id})` : id;
 }
 
 function showDrift(metrics) {
@@ -194,12 +219,12 @@ function showDrift(metrics) {
     .map((each) => ({ ...each, more: each.share - (expected.get(each.name) || 0) }))
     .sort((a, b) => b.more - a.more);
   if (!fields.length) {
-    at("drift").replaceChildren(element("p", "No row was looked at yet.", { class: "soft" }));
+    at("drift").replaceChildren(element("p", "No rows sampled yet.", { class: "soft" }));
     return;
   }
   const table = element("table");
   const head = element("tr");
-  for (const words of ["Field", "asked", "hold-out"]) head.append(element("th", words, { scope: "col" }));
+  for (const words of ["Field", "requests", "hold-out"]) head.append(element("th", words, { scope: "col" }));
   table.append(element("thead"));
   table.tHead.append(head);
   for (const each of fields.slice(0, FIELDS)) {
@@ -207,7 +232,7 @@ function showDrift(metrics) {
     row.append(element("td", each.name), element("td", `${(100 * each.share).toFixed(1)}%`));
     row.append(element("td", expected.has(each.name) ? `${(100 * expected.get(each.name)).toFixed(1)}%` : "-"));
   }
-  const words = `Fields with the largest increase, of ${fields.length}. One row is looked at in 50 ms at most.`;
+  const words = `Share of a field's values for which the model has no weight, since the start. Largest increases over the hold-out first, of ${fields.length} fields.`;
   at("drift").replaceChildren(table, element("p", words, { class: "soft" }));
 }
 
@@ -223,13 +248,15 @@ const MEASURES = [
 function age(moment) {
   const minutes = (Date.now() - Date.parse(moment)) / 60000;
   if (Number.isNaN(minutes)) return "-";
-  if (minutes < 1) return "less than 1 min";
+  if (minutes < 1) return "< 1 min";
   if (minutes < 60) return `${Math.floor(minutes)} min`;
   return minutes < 2880 ? `${Math.floor(minutes / 60)} h` : `${Math.floor(minutes / 1440)} days`;
 }
 
-function showVersions(described) {
+function showVersions(described, metrics) {
   served = described.served;
+  if (!served.some((each) => each.label === chosen)) chosen = null;
+  const shown = shownVersion();
   const table = element("table");
   const head = element("tr");
   head.append(element("td"));
@@ -239,124 +266,142 @@ function showVersions(described) {
   const line = (words, value) => {
     const row = table.insertRow();
     row.append(element("th", words, { scope: "row" }));
-    for (const each of served) {
-      const cell = row.insertCell();
-      const shown = value(each);
-      if (shown instanceof Node) cell.append(shown);
-      else cell.textContent = shown;
-    }
+    for (const each of served) row.insertCell().append(value(each));
   };
   line("Version", (each) => each.version);
-  line("Share of the requests", (each) => `${Number((100 * each.share).toFixed(2))}%`);
+  line("Share of requests", (each) => `${Number((100 * each.share).toFixed(2))}%`);
   line("Served for", (each) => age(each.since));
-  line("Made", (each) => (each.created ? `${age(each.created)} ago` : "-"));
-  for (const [name, words] of MEASURES) line(words, (each) => (each.metrics?.[name] === undefined || each.metrics[name] === null ? "-" : each.metrics[name].toFixed(5)));
+  line("Created", (each) => (each.created ? `${age(each.created)} ago` : "-"));
+  for (const [name, words] of MEASURES) line(words, (each) => each.metrics?.[name]?.toFixed(5) ?? "-");
+  const mean = (name, holds) => number(sum(metrics, `${name}_sum`, holds) / sum(metrics, `${name}_count`, holds), 4);
+  line("Mean prediction", (each) => mean("ctr_prediction", (labels) => labels.id === each.version));
+  if (sum(metrics, "ctr_shadow_difference_count")) {
+    line("Mean difference to served", (each) => (each.label === "shadow" ? mean("ctr_shadow_difference") : "-"));
+  }
   if (served.length > 1) {
-    line("", (each) => {
-      const button = element("button", (chosen || served[0].label) === each.label ? "Shown below" : "Show", { type: "button", class: "second" });
+    line("Shown below", (each) => {
+      const button = element("button", "Show", { type: "button", class: "second", id: `show ${each.label}`, "aria-pressed": each === shown });
       button.addEventListener("click", () => {
         chosen = each.label;
-        shownId = null;
         refresh();
       });
       return button;
     });
   }
   const parts = [table];
-  if (described.failed.length) parts.push(element("p", `Not served, as they failed: ${described.failed.join(", ")}`, { class: "problem" }));
+  if (described.failed.length) parts.push(element("p", `Not served, because they failed their test: ${described.failed.join(", ")}`, { class: "problem" }));
   for (const [version, why] of Object.entries(described.reasons || {})) parts.push(element("p", `${version}: ${why}`, { class: "problem" }));
-  const held = document.activeElement?.closest?.("#versions") !== null && document.activeElement !== document.body;
-  if (!held) at("versions").replaceChildren(...parts);
-  if (chosen !== null && !served.some((each) => each.label === chosen)) chosen = null;
+  replaceIn(at("versions"), ...parts);
 }
 
-async function showRegistry() {
-  const described = await (await ask("v1/models?all", { bearer: adminToken })).json();
+// The version that the part about the model shows; undefined where the application has one model.
+const shownVersion = () => served.find((each) => each.label === chosen) || served[0];
+
+// Whoever is at a button with the keyboard stays there.
+function replaceIn(place, ...parts) {
+  const focused = place.contains(document.activeElement) ? document.activeElement.id : "";
+  place.replaceChildren(...parts);
+  if (focused) at(focused)?.focus();
+}
+
+async function showRegistry(bearer = adminToken) {
+  const described = await (await ask("v1/models?all", { bearer })).json();
   if (described.available === undefined) {
-    at("registry").replaceChildren(element("p", "This server serves a folder; a registry has labels to change.", { class: "soft" }));
+    at("registry").replaceChildren(element("p", "Versions can be promoted and rolled back here when the server is started with --registry.", { class: "soft" }));
     return;
   }
   const table = element("table");
   const head = element("tr");
-  for (const words of ["Version", "Made", "Log loss", "Labels", ""]) head.append(element("th", words, { scope: "col" }));
+  for (const words of ["Version", "Created", "Log loss", "Labels", ""]) head.append(element("th", words, { scope: "col" }));
   table.append(element("thead"));
   table.tHead.append(head);
   const labels = [...new Set([...served.map((each) => each.label), ...described.available.flatMap((each) => each.labels)])];
   for (const each of described.available) {
     const row = table.insertRow();
     row.append(element("td", each.version), element("td", each.created ? `${age(each.created)} ago` : "-"));
-    row.append(element("td", each.metrics?.logloss === undefined ? "-" : each.metrics.logloss.toFixed(5)), element("td", each.labels.join(", ")));
+    row.append(element("td", each.metrics?.logloss?.toFixed(5) ?? "-"), element("td", each.labels.join(", ")));
     const buttons = element("td");
     for (const label of labels.filter((name) => !each.labels.includes(name))) {
-      buttons.append(changing(`Make ${label}`, label, { version: each.version }), " ");
+      buttons.append(changing(`Promote to ${label}`, label, { version: each.version }), " ");
     }
     row.append(buttons);
   }
   const back = element("div", undefined, { class: "line" });
-  for (const label of labels) back.append(changing(`Roll ${label} back`, label, { rollback: true }));
+  for (const label of labels) back.append(changing(`Roll back ${label}`, label, { rollback: true }));
   const scrolled = element("div", undefined, { class: "wide" });
   scrolled.append(table);
-  at("registry").replaceChildren(scrolled, back);
+  replaceIn(at("registry"), scrolled, back);
 }
 
 function changing(words, label, body) {
-  const button = element("button", words, { type: "button", class: "second" });
+  const button = element("button", words, { type: "button", class: "second", id: `${words} ${body.version ?? ""}` });
   button.addEventListener("click", async () => {
-    button.disabled = true;
+    for (const each of at("registry").querySelectorAll("button")) each.disabled = true;
     try {
+      const isServed = served.some((each) => each.label === label);
+      const after = isServed ? "The server tests it, then serves it." : "This server does not serve that label.";
       const changed = await (await ask(`v1/models/${encodeURIComponent(label)}`, { body, bearer: adminToken })).json();
-      at("admin-said").textContent = `${changed.label} is ${changed.version}; it is served once it has been tried.`;
-      await showRegistry();
+      at("admin-said").textContent = `${changed.label} is ${changed.version} now. ${after}`;
     } catch (problem) {
       at("admin-said").textContent = problem.message;
     }
-    button.disabled = false;
+    await showRegistry().catch((problem) => (at("admin-said").textContent = problem.message));
+    at("admin-said").focus(); // the button has gone
   });
   return button;
 }
 
 // ---- the model, and a row to try it with
 
-function isShown() {
-  return served.length ? (served.find((each) => each.label === chosen) || served[0]).version : undefined;
-}
-
 async function showModel() {
-  const version = isShown();
-  if (shownId !== null && shownId === (version ?? shownId)) return;
-  const response = await ask("page/model");
+  const version = shownVersion();
+  if (shownId !== null && (version === undefined || version.version === shownId)) return;
+  const response = await ask("page/model", { label: version?.label });
+  const typed = new Map(shownId === null ? [] : [...at("example").querySelectorAll("input")].map((input) => [input.name, input.value]));
   at("model").innerHTML = await response.text();
-  shownId = version ?? "";
+  shownId = response.headers.get("ctr-model") ?? "";
   const form = at("example");
   const rows = JSON.parse(form.dataset.rows);
   let next = 0;
-  const fill = () => {
-    for (const input of form.querySelectorAll("input")) input.value = rows[next][input.name] ?? "";
-    next = (next + 1) % rows.length;
+  const fill = (row) => {
+    for (const input of form.querySelectorAll("input")) input.value = row[input.name] ?? "";
     at("result").replaceChildren();
   };
-  fill();
-  at("another").addEventListener("click", fill);
+  const fillNext = () => {
+    fill(rows[next]);
+    next = (next + 1) % rows.length;
+  };
+  if (typed.size) fill(Object.fromEntries(typed));
+  else fillNext();
+  at("another").addEventListener("click", fillNext);
   at("another").hidden = rows.length < 2;
   form.addEventListener("reset", () => at("result").replaceChildren());
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     try {
-      showResult(await explained(form));
+      const answer = await ask("v1/explain", { body: { rows: [rowOf(form)] }, label: shownVersion()?.label });
+      showResult((await answer.json()).explanations[0]);
     } catch (problem) {
       at("result").replaceChildren(element("p", problem.message, { class: "problem" }));
     }
+    at("result").scrollIntoView({ block: "nearest" });
   });
 }
 
-async function explained(form) {
+function rowOf(form) {
   const row = {};
   for (const input of form.querySelectorAll("input")) {
-    if (input.value === "") continue;
-    row[input.name] = input.dataset.kind === "list" && input.value.startsWith("[") ? JSON.parse(input.value) : input.value;
+    if (input.value !== "") row[input.name] = input.dataset.kind === "list" && input.value.startsWith("[") ? listOf(input) : input.value;
   }
-  const [predicted, reasons] = await Promise.all([ask("v1/predict", { body: { rows: [row] } }), ask("v1/explain", { body: { rows: [row] } })]);
-  return { prediction: (await predicted.json()).predictions[0], ...(await reasons.json()).explanations[0], probability: undefined };
+  return row;
+}
+
+function listOf(input) {
+  try {
+    return JSON.parse(input.value);
+  } catch {
+    throw new Error(`${input.name}: not a list; write it as ["a", "b"]`);
+  }
 }
 
 function showResult(result) {
@@ -377,24 +422,40 @@ function showResult(result) {
   list.append(...rows);
   const rest = result.contributions.length - parts.length;
   const unseen = result.contributions.filter((part) => part.weight === 0).length;
-  const words = `Log-odds ${result.log_odds.toFixed(4)} before calibration; what each feature adds to them`;
+  const words = `What each feature adds to the log-odds, ${result.log_odds.toFixed(4)} in all: blue raises the probability, orange lowers it`;
   at("result").replaceChildren(
     element("p", `${(100 * result.prediction).toFixed(2)}%`, { class: "probability" }),
-    element("p", `${words}${rest > 0 ? `, and ${rest} more` : ""}. ${unseen} of ${result.contributions.length} features have no weight.`, { class: "soft" }),
+    element("p", `${words}${rest > 0 ? `. The largest ${parts.length} of ${result.contributions.length}` : ""}. Features without a weight: ${unseen}.`, { class: "soft" }),
     list,
   );
 }
 
 // ---- the whole
 
+// As the server describes them; null where the application has one model.
+async function versions() {
+  try {
+    return await ask("v1/models", { bearer: adminToken ?? token });
+  } catch (problem) {
+    if (problem.status === 404) return null;
+    if (problem.status !== 401 || adminToken === null) throw problem;
+    lockAdministration(); // the token is no longer valid
+    return versions();
+  }
+}
+
+function lockAdministration() {
+  adminToken = null;
+  at("registry").replaceChildren();
+  at("admin").hidden = false;
+  at("admin-said").textContent = "The server does not accept this token for administration.";
+}
+
 async function refresh() {
   try {
     const metrics = parsed(await (await ask("metrics")).text());
-    const models = await ask("v1/models").catch((problem) => {
-      if (problem.status === 404) return null; // one model, in another application
-      throw problem;
-    });
-    if (models !== null) showVersions(await models.json());
+    const models = await versions();
+    if (models !== null) showVersions(await models.json(), metrics);
     at("administration").hidden = models === null;
     at("content").hidden = false;
     at("login").hidden = true;
@@ -403,7 +464,6 @@ async function refresh() {
     const ready = await ask("readyz").then(() => null, (problem) => problem.message);
     at("state").textContent = ready ?? "ready";
     at("state").className = ready === null ? "chip good" : "chip bad";
-    at("uptime").textContent = served.length ? `${served[0].label} for ${age(served[0].since)}` : "";
   } catch (problem) {
     at("state").className = "chip bad";
     at("state").textContent = problem instanceof Refused ? problem.message : "the server does not answer";
@@ -430,14 +490,16 @@ at("login").addEventListener("submit", (event) => {
 });
 at("admin").addEventListener("submit", async (event) => {
   event.preventDefault();
-  adminToken = at("admin-token").value.trim();
+  const given = at("admin-token").value.trim();
   try {
-    await showRegistry();
+    await showRegistry(given);
+    adminToken = given;
     at("admin-token").value = "";
     at("admin").hidden = true;
     at("admin-said").textContent = "";
   } catch (problem) {
-    at("admin-said").textContent = problem.message;
+    if (problem.status === 401) lockAdministration();
+    else at("admin-said").textContent = problem.message;
   }
 });
 poll();

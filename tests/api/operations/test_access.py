@@ -48,10 +48,17 @@ def test_tokens_and_labels(
             refused = client.post("/v1/predict", json=ROWS, headers=wrong)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
             assert "a valid token is needed" in refused.json()["detail"]
-        for path in ("/v1/model", "/v1/models", "/docs", "/openapi.json", "/nothing"):
+        for path in ("/v1/model", "/v1/models", "/openapi.json", "/redoc", "/page/model", "/nothing"):
+            assert client.get(path).status_code == 401
+        for path in ("/page/%2e%2e/v1/model", "/page/%2e%2e/model.js", "/swagger-ui/a/b.js", "/docs/"):
             assert client.get(path).status_code == 401
         for path in ("/healthz", "/readyz", "/metrics"):
             assert client.get(path).status_code == 200
+        assert client.get("/swagger-ui/swagger-ui-bundle.js").status_code == 200
+        for path in ("/", "/docs", "/page/script.js", "/page/docs.js", "/page/style.css"):
+            shell = client.get(path).raise_for_status().text
+            assert load_model(models[0]).id not in shell
+            assert "cityxdevice" not in shell
         for right in (TOKEN, OTHER, ADMIN):
             assert client.post("/v1/predict", json=ROWS, headers=bearer(right)).status_code == 200
         assert "inputs" not in client.get("/v1/model", headers=bearer(TOKEN)).json()["training"]
