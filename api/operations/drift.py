@@ -23,7 +23,9 @@ class Drift:
         history = model.transform.history
         self._transform = Transform(model.spec, with_label=False, with_fields=True, history=history)
         self._names = model.spec.names[:MOST_FIELDS]
-        self._note = metrics.fields_of(model.id, model.manifest.get("unseen", {}))
+        self._metrics = metrics
+        shares = model.manifest.get("unseen", {})
+        metrics.expect_unseen({name: shares[name] for name in self._names if name in shares})
         self._next = 0.0
 
     def sample(self, hashed: Callable[[Transform], Batch]) -> None:
@@ -38,4 +40,4 @@ class Drift:
             self._names, counts.features.tolist(), counts.unseen.tolist(), strict=False
         ):
             if features:
-                self._note(name, features, unseen)
+                self._metrics.note_field(name, features, unseen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     ProcessCollector,
     generate_latest,
     multiprocess,
@@ -107,19 +108,19 @@ class ServingMetrics:
         self._features = Counter(
             "ctr_field_features",
             "Features of sampled rows, by field.",
-            ["id", "field"],
+            ["field"],
             registry=self._registry,
         )
         self._unseen = Counter(
             "ctr_field_unseen",
             "Those of them for which the model has no weight.",
-            ["id", "field"],
+            ["field"],
             registry=self._registry,
         )
         self._expected_unseen = Gauge(
             "ctr_field_unseen_expected",
             "The share of them in the hold-out of training.",
-            ["id", "field"],
+            ["field"],
             multiprocess_mode="livemax",
             registry=self._registry,
         )
@@ -155,8 +156,6 @@ class ServingMetrics:
                 self._predictions.remove(model)
                 with suppress(KeyError):
                     self._created.remove(model)
-                for of_fields in (self._features, self._unseen, self._expected_unseen):
-                    of_fields.remove_by_labels({"id": model})
         for model in now - self._served:
             self._models.labels(model).set(1)
         self._served = now
@@ -175,19 +174,15 @@ class ServingMetrics:
 
         return note
 
-    def fields_of(self, model: str, expected: Mapping[str, float]) -> Callable[[str, int, int], None]:
-        """Counts features of a version's field, and those of them that are unseen.
+    def expect_unseen(self, shares: Mapping[str, float]) -> None:
+        """By field, the share of features without a weight in the hold-out of a version's training."""
+        for name, share in shares.items():
+            self._expected_unseen.labels(name).set(share)
 
-        `expected`: by field, the share of unseen ones in the hold-out of training, if that is known.
-        """
-        for name, share in expected.items():
-            self._expected_unseen.labels(model, name).set(share)
-
-        def note(name: str, features: int, unseen: int) -> None:
-            self._features.labels(model, name).inc(features)
-            self._unseen.labels(model, name).inc(unseen)
-
-        return note
+    def note_field(self, name: str, features: int, unseen: int) -> None:
+        """Count features of a field, and those of them that have no weight."""
+        self._features.labels(name).inc(features)
+        self._unseen.labels(name).inc(unseen)
 
     def note_memory(self) -> None:
         """Note how much memory this process has: of what it shares, its part."""
@@ -202,7 +197,7 @@ class ServingMetrics:
             return generate_latest(self._registry)
         of_all = CollectorRegistry()
         multiprocess.MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-        return generate_latest(of_all)
+        return generate_latest(_Served(of_all, self._served))
 
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         """The app, whose requests are counted: by path if it is one of these, else together."""
@@ -236,3 +231,18 @@ class ServingMetrics:
                 latencies[path].observe(perf_counter() - began)
 
         return counted
+
+
+class _Served(CollectorRegistry):
+    """What there is of versions that are served, as files of several processes keep those of all."""
+
+    def __init__(self, every: CollectorRegistry, versions: Collection[str]) -> None:
+        super().__init__()
+        self._every, self._versions = every, versions
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._every.collect():
+            metric.samples = [
+                each for each in metric.samples if each.labels.get("id", "") in ("", *self._versions)
+            ]
+            yield metric

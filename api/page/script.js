@@ -209,8 +209,7 @@ function nameOf(id) {
 }
 
 function showDrift(metrics) {
-  const id = served.length ? served[0].version : undefined;
-  const of = (name) => (metrics.get(name) || []).filter((each) => id === undefined || each.labels.id === id);
+  const of = (name) => metrics.get(name) || [];
   const expected = new Map(of("ctr_field_unseen_expected").map((each) => [each.labels.field, each.value]));
   const unseen = new Map(of("ctr_field_unseen_total").map((each) => [each.labels.field, each.value]));
   const fields = of("ctr_field_features_total")

@@ -70,9 +70,13 @@ def children_left(process: Command) -> list[int]:
 
 def test_all_change_to_another_version(registry: Registry, models: list[Path]) -> None:
     with two(registry) as (process, url):
+        before = fresh(url)
         version = registry.publish(models[1], ["stable"])
         process.popen.send_signal(signal.SIGHUP)
         until(lambda: {fresh(url) for _ in range(20)} == {version})
+        text = httpx.get(f"{url}/metrics").text
+        assert f'ctr_model{{id="{version}"}} 1.0' in text
+        assert before not in text, "of versions that are gone, nothing is left"
         process.popen.send_signal(signal.SIGINT)
         assert process.end()[0] == 0
 
