@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve.
+wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve, serving-peers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks import (
     plan,
     predict,
     serve,
+    serving_peers,
     spark,
     speed,
     startup,
@@ -53,6 +54,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "checkpoints": lambda o: checkpoints.measure(o.folder, o.checkpoint_rows, o.rounds),
     "spark": lambda o: spark.measure(o.folder, o.rows, o.rounds),
     "serve": lambda o: serve.measure(o.folder, o.rounds),
+    "serving-peers": lambda o: serving_peers.measure(o.folder, o.rounds, o.peer_python),
     "features": lambda o: features.measure(o.folder, o.rows, o.rounds, o.window_rows),
     "peers": lambda o: peers.measure(o.folder, o.data, o.peer_rows, o.page, o.peer_python),
 }

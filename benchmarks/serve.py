@@ -8,9 +8,10 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -75,8 +76,9 @@ def measure(folder: Path, rounds: int) -> None:
             "/v1/predict/arrow", bytes(sink.getvalue()), 1, "application/vnd.apache.arrow.stream"
         ),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in loads}
-    slowest: dict[str, list[float]] = {name: [] for name in loads}
+    several = {f"one row, {n} processes": (n, Load("/v1/predict", one, 16)) for n in (1, 2)}
+    seconds: dict[str, list[float]] = {name: [] for name in (*loads, *several)}
+    slowest: dict[str, list[float]] = {name: [] for name in seconds}
     in_process: list[float] = []
     with _server(_serve_model, model_dir) as served, _server(_serve_bare, model_dir) as bare:
         for _ in range(rounds):
@@ -85,6 +87,13 @@ def measure(folder: Path, rounds: int) -> None:
                 seconds[name].append(wall / len(latencies))
                 slowest[name].append(float(np.quantile(latencies, 0.99)))
             in_process.append(_aside(_predict_table, model_dir, table))
+    with ExitStack() as opened:
+        ports = {n: opened.enter_context(_command(model_dir, n)) for n, _ in several.values()}
+        for _ in range(rounds):
+            for name, (processes, load) in several.items():
+                latencies, wall = _sent(ports[processes], load)
+                seconds[name].append(wall / len(latencies))
+                slowest[name].append(float(np.quantile(latencies, 0.99)))
     _print(seconds, slowest, median(in_process))
 
 
@@ -102,6 +111,11 @@ def _print(seconds: dict[str, list[float]], slowest: dict[str, list[float]], in_
         ("100 rows / bare", took["100 rows, bare"] / took["100 rows"], "at least 0.7"),
         ("columns / rows", took["100 rows"] / took["100 rows as columns"], "at least 1.5"),
         ("candidates / rows", took["100 rows"] / took["100 candidates"], "at least 2"),
+        (
+            "two processes / one",
+            took["one row, 1 processes"] / took["one row, 2 processes"],
+            "at least 1.5, client included",
+        ),
         ("Arrow / in process", in_process / took["10,000 rows in Arrow"], "at least 0.5"),
     ]
     print(f"  {'ratio of requests/s':32}{'':12}{'':9}  asked")
@@ -152,6 +166,18 @@ def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator
         os.kill(process.pid, signal.SIGTERM)
         process.join()
         listener.close()
+
+
+@contextmanager
+def _command(model: Path, workers: int) -> Iterator[int]:
+    """`ctr serve` with so many processes; yields its port."""
+    words = [sys.executable, "-m", "ctr", "serve", "--model", model, "--workers", workers, "--port", 0]
+    with subprocess.Popen([*map(str, words)], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield int(server.stdout.readline().rpartition(":")[2])
+        finally:
+            server.send_signal(signal.SIGTERM)
 
 
 def _serve_model(model: Path, listener: socket.socket) -> None:
