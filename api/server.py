@@ -83,14 +83,19 @@ def serve(job: ServeJob) -> None:
             f"{source.name}: the model has windows, which {job.workers} processes would each know a part of;"
             " give --windows URL, or one process"
         )
-    listener = listen(job.host, job.port) if job.socket is None else listen_unix(job.socket)
+    if job.socket is not None:
+        listeners = [listen_unix(job.socket)]
+    elif job.workers == 1:
+        listeners = [listen(job.host, job.port)]
+    else:
+        listeners = listen_together(job.host, job.port, job.workers)
 
     def say() -> None:
-        url = url_of(listener, secure=job.tls_cert is not None)
+        url = url_of(listeners[0], secure=job.tls_cert is not None)
         sys.stdout.write(f"serving model {model.id} on {url}{shared.line}\n")
         sys.stdout.flush()
 
-    def work(on_ready: Callable[[], None]) -> None:
+    def work(number: int, on_ready: Callable[[], None]) -> None:
         shares = {CANARY: job.canary, SHADOW: job.shadow}
         versions = Versions(source, model, shared.app_of, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
@@ -100,18 +105,27 @@ def serve(job: ServeJob) -> None:
             drain_s=job.drain_s,
             limit=connection_limit(job.limit_connections),
         )
-        _answer(server, versions, listener, on_ready)
+        mine = listeners[number % len(listeners)]
+        if job.workers > 1:
+            for other in listeners:
+                if other is not mine:
+                    other.close()
+        _answer(server, versions, mine, on_ready)
 
-    with listener:
-        try:
-            if job.workers == 1:
-                work(say)
-            else:
-                # Closed here, too, so that a connection that nobody accepts any more is refused at once.
-                run_processes(job.workers, work, say, listener.close)
-        finally:
-            if job.socket is not None:
-                job.socket.unlink(missing_ok=True)
+    def close() -> None:
+        for each in listeners:
+            each.close()
+
+    try:
+        if job.workers == 1:
+            work(0, say)
+        else:
+            # Closed here, too, so that a connection that nobody accepts any more is refused at once.
+            run_processes(job.workers, work, say, close)
+    finally:
+        close()
+        if job.socket is not None:
+            job.socket.unlink(missing_ok=True)
 
 
 def _answer(
@@ -258,6 +272,29 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise CtrError(_why_not(host, port, error)) from None
     return listener
+
+
+def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many sockets as `listen` makes, at one address: the system deals connections to them.
+
+    Of processes that accept from one socket, the first that wakes up may get all connections.
+    """
+    with listen(host, port) as free:  # which says if another server is there, as those below do not
+        address = free.getsockname()
+    listeners: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            listener = socket.socket(free.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            listeners.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+    except OSError as error:
+        for listener in listeners:
+            listener.close()
+        raise CtrError(_why_not(host, port, error)) from None
+    return listeners
 
 
 def listen_unix(path: Path) -> socket.socket:

@@ -1,4 +1,4 @@
-"""`run_processes`: several processes that answer on one socket, and one that watches over them."""
+"""`run_processes`: several processes that answer at one address, and one that watches over them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _QUICK_S, _QUICK_ENDS = 5.0, 5
 """A process that ends within so many seconds, so often in a row, is not started again."""
 
-Work = Callable[[Callable[[], None]], None]
-"""What one process does until it is told to stop; it calls what it is given when it answers requests."""
+Work = Callable[[int, Callable[[], None]], None]
+"""What a process does until it is told to stop. It is given its number, from 0, and calls the other argument
+when it answers requests."""
 
 
 def run_processes(
@@ -42,8 +43,8 @@ class _Processes:
     ) -> None:
         self._work, self._on_ready, self._on_stop = work, on_ready, on_stop
         self._count = count
-        self._began: dict[int, float] = {}
-        """When each process was started, by its id."""
+        self._began: dict[int, tuple[int, float]] = {}
+        """By its id, the number of each process, and when it was started."""
         self._ready: dict[int, int] = {}
         """Of those that do not answer yet: what they say it with, and who they are."""
         self._stopping = self._was_ready = False
@@ -57,8 +58,8 @@ class _Processes:
         ended = signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes it up
         signal.set_wakeup_fd(self._woken)
         try:
-            for _ in range(self._count):
-                self._start()
+            for number in range(self._count):
+                self._start(number)
             while self._began:
                 self._wait()
                 self._reap()
@@ -69,25 +70,25 @@ class _Processes:
         if self._quick_ends >= _QUICK_ENDS:
             raise CtrError("the server's processes end as soon as they begin; see above for why")
 
-    def _start(self) -> None:
+    def _start(self, number: int) -> None:
         sys.stdout.flush()
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
-            self._be_process(writing)
+            self._be_process(number, writing)
         os.close(writing)
-        self._began[pid] = monotonic()
+        self._began[pid] = number, monotonic()
         self._ready[reading] = pid
 
-    def _be_process(self, ready: int) -> None:
+    def _be_process(self, number: int, ready: int) -> None:
         """Work, in the new process, and end it."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in (*_SIGNALS, signal.SIGCHLD):
-                signal.signal(number, signal.SIG_DFL)
-            self._work(lambda: os.close(ready) if os.write(ready, b"+") else None)
+            for each in (*_SIGNALS, signal.SIGCHLD):
+                signal.signal(each, signal.SIG_DFL)
+            self._work(number, lambda: os.close(ready) if os.write(ready, b"+") else None)
             code = 0
         except CtrError as error:
             sys.stderr.write(f"error: {error}\n")
@@ -119,7 +120,8 @@ class _Processes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            lasted_s = monotonic() - self._began.pop(pid)
+            number, began = self._began.pop(pid)
+            lasted_s = monotonic() - began
             multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
             if self._stopping:
                 continue
@@ -130,7 +132,7 @@ class _Processes:
                 self._quick_ends = _QUICK_ENDS
                 self._pass_on(signal.SIGTERM, None)
             else:
-                self._start()
+                self._start(number)
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self._stopping |= number != signal.SIGHUP

@@ -6,14 +6,14 @@ import re
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from ctr.api.server import listen, serve, url_of
+from ctr.api.server import listen, listen_together, serve, url_of
 from ctr.errors import CtrError, ModelError
 from ctr.model.model import Model
 from ctr.settings import ServeJob
@@ -104,3 +104,26 @@ def test_responses_do_not_wait_for_acknowledgements() -> None:
     with listen("127.0.0.1", 0) as listener:
         # asyncio switches Nagle's algorithm off for sockets of exactly this protocol.
         assert listener.proto == socket.IPPROTO_TCP
+
+
+def test_connections_are_dealt_to_all_who_listen_together() -> None:
+    listeners = listen_together("127.0.0.1", 0, 2)
+    port = listeners[0].getsockname()[1]
+    with ExitStack() as opened:
+        for listener in listeners:
+            opened.enter_context(listener)
+            listener.setblocking(False)
+        with pytest.raises(CtrError, match=f"port {port} on 127.0.0.1 is in use"):
+            listen_together("127.0.0.1", port, 2)
+        for _ in range(64):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+        shares = []
+        for listener in listeners:
+            accepted = 0
+            with suppress(BlockingIOError):
+                while True:
+                    opened.enter_context(listener.accept()[0])
+                    accepted += 1
+            shares.append(accepted)
+    assert sum(shares) == 64
+    assert min(shares) > 8
