@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ctr.api.answers import DETAILS
 from ctr.api.requests import ARROW
@@ -135,6 +135,48 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 """Why requests with rows may be refused, by status."""
 
 
+class LabelChange(BaseModel):
+    """What a label is to point to: a version, or the one before."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="Its id, or a label of it."
+    )
+    rollback: bool = Field(False, description="True: where the label pointed to before.")
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.version is None) != self.rollback:
+            raise ValueError('give {"version": ID} or {"rollback": true}')
+        return self
+
+
+class LabelChanged(BaseModel):
+    """Where a label points to now."""
+
+    label: str
+    version: str
+
+
+class Served(BaseModel):
+    """A version that is served."""
+
+    label: str
+    version: str = Field(description="Id of the model.")
+    since: str = Field(description="When it was first served here.")
+    created: str | None = Field(description="When it was made.")
+    share: float = Field(description="Of the requests, 0 to 1.")
+    metrics: dict[str, float | None] = Field(description="Of its hold-out, as its training has measured it.")
+
+
+class Models(BaseModel):
+    """What is served, by label."""
+
+    served: list[Served]
+    failed: list[str] = Field(description="Versions that were tried and are not served.")
+
+
 class Alive(BaseModel):
     """The process lives."""
 
@@ -209,6 +251,48 @@ def describe_details(app: FastAPI, path: str) -> None:
             "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": list(DETAILS)}},
         }
     ]
+
+
+def describe_versions(app: FastAPI) -> None:
+    """The endpoints of `Versions`, which answers in front of the application."""
+    document = app.openapi()
+    for model in (Served, Models, LabelChange, LabelChanged, Problem):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema.pop("$defs", None)
+        document.setdefault("components", {}).setdefault("schemas", {})[model.__name__] = schema
+
+    def answer(model: type[BaseModel], description: str) -> dict[str, Any]:
+        schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+        return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+    document["paths"]["/v1/models"] = {
+        "get": {
+            "summary": "Tell which versions are served",
+            "description": "By label. With an administrator's token also from where, and why others failed;"
+            " with `?all` what else the registry has.",
+            "operationId": "versions",
+            "responses": {"200": answer(Models, "What is served")},
+        }
+    }
+    document["paths"]["/v1/models/{label}"] = {
+        "post": {
+            "summary": "Have a label point to another version",
+            "description": "For administrators: promotes a version, or goes back to the one before. It is"
+            " served once it has been tried.",
+            "operationId": "change_label",
+            "parameters": [{"name": "label", "in": "path", "required": True, "schema": {"type": "string"}}],
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/LabelChange"}}},
+            },
+            "responses": {
+                "200": answer(LabelChanged, "Changed"),
+                "401": answer(Problem, "An administrator's token is needed"),
+                "409": answer(Problem, "There is no such version, or the registry cannot be changed"),
+                "422": answer(Problem, "A body of another form"),
+            },
+        }
+    }
 
 
 def request_schema(spec: FeatureSpec, max_rows: int, *, others: bool = False) -> dict[str, Any]:

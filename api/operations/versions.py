@@ -13,17 +13,18 @@ from math import inf
 from random import random
 from time import monotonic
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from ctr.api.background import background
 from ctr.api.operations.access import IS_ADMIN, respond
 from ctr.api.operations.metrics import ServingMetrics
 from ctr.api.operations.shadow import Shadow
 from ctr.api.operations.sources import CANARY, SHADOW, ModelSource, summary_of
+from ctr.api.schema import LabelChange, describe_versions
 from ctr.errors import CtrError, first_problem
 from ctr.model import Model
 
@@ -42,21 +43,6 @@ VERSION = b"ctr-version"
 """The header by which a request asks for a version that is served, by its label or its id."""
 MODEL = b"ctr-model"
 """The header of every response that names the version it comes from."""
-
-
-class _Wanted(BaseModel):
-    """What a label is to point to."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    version: Annotated[str, Field(max_length=64)] | None = None
-    rollback: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.version is None) != self.rollback:
-            raise ValueError('give {"version": ID} or {"rollback": true}')
-        return self
 
 
 MakeApp = Callable[[Model, ServingMetrics, Callable[[Exception | None], None]], FastAPI]
@@ -185,7 +171,7 @@ class Versions:
             await _require_admin(send)
         else:
             try:
-                wanted = _Wanted.model_validate_json(await _body(receive))
+                wanted = LabelChange.model_validate_json(await _body(receive))
                 label = scope["path"].removeprefix(f"{MODELS}/")
                 changed = await asyncio.to_thread(self._source.change, label, wanted.version)
             except ValidationError as error:
@@ -336,6 +322,7 @@ class Versions:
 
 async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
     """A version that warms up."""
+    describe_versions(app)
     lifespan = AsyncExitStack()
     await lifespan.enter_async_context(app.router.lifespan_context(app))
     return _Version(label, model, app, datetime.now(UTC).isoformat(timespec="seconds"), lifespan)

@@ -8,9 +8,12 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from ctr.api.app import create_app
+from ctr.api.operations import Access, RegistrySource, Tokens, Versions
 from ctr.api.requests.body import Limits
 from ctr.features import FeatureSpec
-from tests.api.running import Running
+from ctr.registry import Registry
+from tests.api.running import Running, run_server
 
 if TYPE_CHECKING:  # not every test process need load it
     import schemathesis
@@ -58,6 +61,40 @@ def test_every_answer_is_as_documented(generated: OpenApiSchema, method: str, pa
         case.call_and_validate()
 
     check()
+
+
+@pytest.mark.hypothesis
+@pytest.mark.xdist_group("openapi")
+def test_labels_are_as_documented(registry: Registry) -> None:
+    """Whatever an administrator sends, and whoever has no token."""
+    import schemathesis
+    from schemathesis import GenerationMode
+
+    source = RegistrySource(registry.place, ["stable"])
+    first = source.load(source.versions()["stable"])
+    versions = Versions(source, first, lambda m, metrics, warm: create_app(m, metrics=metrics, on_warm=warm))
+    nobody = Tokens(None, "NONE")
+    admin = Tokens(None, "NONE")
+    admin.wanted, admin._tokens = True, [b"administrator-token"]
+    with run_server(Access(versions, nobody, admin, None)) as running:
+        document = schemathesis.openapi.from_url(f"{running.url}/openapi.json")
+        with_token = {"authorization": "Bearer administrator-token"}
+
+        def check(method: str, path: str, mode: str, head: dict[str, str]) -> None:
+            @given(case=document[path][method].as_strategy(generation_mode=GenerationMode(mode)))
+            @settings(max_examples=10, suppress_health_check=list(HealthCheck))
+            def answered(case: schemathesis.Case) -> None:
+                answer = case.call(headers=head)
+                case.validate_response(answer)
+                assert answer.status_code in (200, 401, 409, 422)
+
+            answered()
+
+        check("GET", "/v1/models", "positive", {})
+        for mode in ("positive", "negative"):
+            for head in ({}, with_token):
+                check("POST", "/v1/models/{label}", mode, head)
+        assert registry.version_of("stable") == first.id
 
 
 def test_every_endpoint_is_described(client: httpx.Client) -> None:
