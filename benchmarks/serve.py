@@ -76,7 +76,7 @@ def measure(folder: Path, rounds: int) -> None:
             "/v1/predict/arrow", bytes(sink.getvalue()), 1, "application/vnd.apache.arrow.stream"
         ),
     }
-    several = {f"one row, {n} processes": (n, Load("/v1/predict", one, 16)) for n in (1, 2)}
+    several = {f"one row, {n} processes": (n, Load("/v1/predict", one, 32)) for n in (1, 2)}
     seconds: dict[str, list[float]] = {name: [] for name in (*loads, *several)}
     slowest: dict[str, list[float]] = {name: [] for name in seconds}
     in_process: list[float] = []

@@ -277,7 +277,7 @@ class Transform:
             raise DataError(
                 f"rows[{row}]: {self.explain(cells, row, int(status[row]), int(column[row]))[0]}."
             )
-        return builder.take()
+        return builder.last()
 
     def apply_rows(self, rows: Sequence[Mapping[str, object]]) -> Batch:
         """Rows that came as mappings of column names to values, such as JSON objects, as a batch.
