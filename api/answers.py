@@ -57,12 +57,19 @@ class Answers:
         """The transform whose batches have what these details need."""
         return self.with_fields if CONTRIBUTIONS in details else self.model.transform
 
-    def json(self, batch: Batch, details: frozenset[str]) -> bytes:
-        """The answer to the rows of a batch, as JSON."""
+    def json(
+        self,
+        batch: Batch,
+        details: frozenset[str],
+        keep: Callable[[NDArray[np.float32]], list[str] | None] | None = None,
+    ) -> bytes:
+        """The answer to the rows of a batch, as JSON; `keep` gives ids for rows with these predictions."""
         margins = self.model.margins(batch)
         predictions = probabilities_of(margins)
         self.note(predictions)
         answer: dict[str, Any] = {"predictions": predictions, "model": self.model.id}
+        if keep is not None and (ids := keep(predictions)) is not None:
+            answer["ids"] = ids
         if details:
             if MARGINS in details:
                 answer[MARGINS] = margins

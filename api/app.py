@@ -12,6 +12,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
+from ctr.api.feedback import FeedbackLog
 from ctr.api.open_inference import add_open_inference
 from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
 from ctr.api.page import add_page, application_class
@@ -20,6 +21,7 @@ from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,
     Alive,
+    Clicks,
     Explanations,
     Predictions,
     Problem,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # which loads the Redis client
     from ctr.api.shared_windows import SharedWindows
 
 DEFAULT_LIMITS = Limits()
+FEEDBACK = "/v1/feedback"
 PREDICT, PREDICT_ARROW, EXPLAIN = "/v1/predict", "/v1/predict/arrow", "/v1/explain"
 
 _NAMES_OF_FILES = frozenset({"inputs"})
@@ -56,6 +59,7 @@ def create_app(
     windows: SharedWindows | None = None,
     metrics: ServingMetrics | None = None,
     unknown_fields: UnknownFields = "refuse",
+    feedback: FeedbackLog | None = None,
     on_warm: Callable[[Exception | None], None] | None = None,
 ) -> FastAPI:
     """An application that answers with the predictions of `model`.
@@ -64,14 +68,15 @@ def create_app(
     windows, if any, are in this process. `metrics`: those of several versions together; None: its own.
 
     `unknown_fields`: what becomes of values whose field the model's spec does not name: their request is
-    refused, or they are dropped ("ignore"), and counted in `/metrics` ("count").
+    refused, or they are dropped ("ignore"), and counted in `/metrics` ("count"). `feedback`: keeps rows that
+    are served, and their clicks.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
     their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Then `on_warm` is
     called once, in the event loop, with None or with the exception that the example raised; without it, the
     exception is logged.
     """
-    service = Service(model, limits, windows, unknown_fields, metrics)
+    service = Service(model, limits, windows, unknown_fields, metrics, feedback)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -86,6 +91,8 @@ def create_app(
     add_open_inference(app, service)
     if model.spec.windows:
         add_event_routes(app, service)
+    if feedback is not None:
+        add_feedback_route(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     # The innermost: what is added later, to count, log or refuse requests, applies to predictions, too.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
@@ -96,8 +103,9 @@ def create_app(
     for route in routes:
         if route.path == PREDICT_ARROW:
             describe_arrow(app, route.path)
-        elif route.methods == {"POST"}:
-            describe_rows(app, model.spec, limits.rows, route.path, others=unknown_fields != "refuse")
+        elif route.methods == {"POST"} and route.path != FEEDBACK:
+            others, log = unknown_fields != "refuse", feedback is not None and route.path == PREDICT
+            describe_rows(app, model.spec, limits.rows, route.path, others=others, log=log)
         if route.path in (PREDICT, PREDICT_ARROW):
             describe_details(app, route.path)
     for route in routes:  # after the description, which would list each endpoint twice
@@ -210,6 +218,21 @@ def add_event_routes(app: FastAPI, service: Service) -> None:
     async def clicks(request: Request) -> Response:
         """Rows that were sent as impressions and have been clicked, with the time of the impression."""
         return await service.respond(request, service.clicks)
+
+
+def add_feedback_route(app: FastAPI, service: Service) -> None:
+    """The endpoint of a server that keeps a log."""
+
+    @app.post(FEEDBACK, summary="Tell what was clicked", response_model=Taken, responses=REFUSALS)
+    async def feedback(request: Request) -> Response:
+        """Clicks on rows that were served, by the ids in their answers. They are kept when this answers.
+
+        Sent twice, a click counts once; one that comes after the window of `ctr join` does not.
+        """
+        return await service.respond(request, service.click, is_aside=True)
+
+    content = {"application/json": {"schema": Clicks.model_json_schema()}}
+    app.openapi()["paths"][FEEDBACK]["post"]["requestBody"] = {"required": True, "content": content}
 
 
 def _json(body: bytes, status: int = 200) -> Response:

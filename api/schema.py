@@ -55,6 +55,10 @@ _UNIX_TIME = {
     "description": "A time: a number of seconds or milliseconds since 1970, as the training data has it.",
     "anyOf": [{"type": "number"}, {"type": "string"}, _MISSING],
 }
+_LOG = {
+    "type": "boolean",
+    "description": "Whether rows are kept, for `/v1/feedback`; the answer has their ids.",
+}
 _OWN_FEATURES = {"description": "The features of a row, as a line of the format has them."}
 _UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
 
@@ -76,6 +80,9 @@ class Predictions(BaseModel):
 
     predictions: list[float] = Field(description="Probability of a click, between 0 and 1, for each row.")
     model: str = Field(description="Id of the model that predicted.")
+    ids: list[str] | None = Field(
+        None, description="Of rows that were kept: a click on one is told to `/v1/feedback` by its id."
+    )
     margins: list[float] | None = Field(
         None, description="With `include=margins`: the log-odds of a click for each row, after calibration."
     )
@@ -133,6 +140,16 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": NOT_NOW},
 }
 """Why requests with rows may be refused, by status."""
+
+
+class Clicks(BaseModel):
+    """Rows that were clicked."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"example": {"clicks": []}})
+
+    clicks: list[Annotated[str, Field(pattern=r"^[0-9a-f]{14}-[0-9a-f]{8}-[0-9a-f]{1,12}$")]] = Field(
+        description="Their ids, from answers to predictions."
+    )
 
 
 class LabelChange(BaseModel):
@@ -216,14 +233,16 @@ def _example_time(time_format: str | None) -> int | str:
     return now.strftime(time_format) if time_format else now.isoformat()
 
 
-def describe_rows(app: FastAPI, spec: FeatureSpec, max_rows: int, path: str, *, others: bool = False) -> None:
+def describe_rows(
+    app: FastAPI, spec: FeatureSpec, max_rows: int, path: str, *, others: bool = False, log: bool = False
+) -> None:
     """Put the schema of a request to `path` into the OpenAPI document, which FastAPI makes once and keeps.
 
     Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
-    `others`: rows may have fields that the spec does not name.
+    `others`: rows may have fields that the spec does not name. `log`: a request may say that it is kept.
     """
     content = {
-        "schema": request_schema(spec, max_rows, others=others),
+        "schema": request_schema(spec, max_rows, others=others, log=log),
         "example": {"rows": [example_row(spec)]},
     }
     operation = app.openapi()["paths"][path]["post"]
@@ -295,8 +314,10 @@ def describe_versions(app: FastAPI) -> None:
     }
 
 
-def request_schema(spec: FeatureSpec, max_rows: int, *, others: bool = False) -> dict[str, Any]:
-    """The JSON schema of a prediction request to a model of `spec`; `others`: see `describe_rows`."""
+def request_schema(
+    spec: FeatureSpec, max_rows: int, *, others: bool = False, log: bool = False
+) -> dict[str, Any]:
+    """The JSON schema of a prediction request to a model of `spec`; `others`, `log`: see `describe_rows`."""
     columns = {
         column: _UNUSED
         for column in (*spec.source.columns, *spec.source.ignore, spec.label, spec.weight)
@@ -358,7 +379,7 @@ def request_schema(spec: FeatureSpec, max_rows: int, *, others: bool = False) ->
                 "type": "object",
                 "required": list(properties),
                 "additionalProperties": False,
-                "properties": properties,
+                "properties": {**properties, **({"log": _LOG} if log else {})},
             }
             for properties in forms.values()
         ],

@@ -22,6 +22,7 @@ from fastapi import FastAPI
 
 from ctr.api.app import create_app
 from ctr.api.connection import Bounded, H11Connection
+from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import (
     CANARY,
     SHADOW,
@@ -96,6 +97,8 @@ def serve(job: ServeJob) -> None:
         sys.stdout.flush()
 
     def work(number: int, on_ready: Callable[[], None]) -> None:
+        if job.feedback_log is not None:
+            shared.feedback = FeedbackLog(job.feedback_log, job.log_impressions)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
         versions = Versions(source, model, shared.app_of, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
@@ -110,7 +113,11 @@ def serve(job: ServeJob) -> None:
             for other in listeners:
                 if other is not mine:
                     other.close()
-        _answer(server, versions, mine, on_ready)
+        try:
+            _answer(server, versions, mine, on_ready)
+        finally:
+            if shared.feedback is not None:
+                shared.feedback.close()
 
     def close() -> None:
         for each in listeners:
@@ -160,6 +167,8 @@ class _SharedBy:
             from ctr.ps import parse_redis_url
 
             self._redis = parse_redis_url(url)
+        self.feedback: FeedbackLog | None = None
+        """Of this process."""
         self.line = ""
         """What there is to say of the windows."""
 
@@ -175,6 +184,7 @@ class _SharedBy:
             create_app,
             limits=self._limits,
             unknown_fields=self._unknown_fields,
+            feedback=self.feedback,
             metrics=metrics,
             on_warm=on_warm,
         )

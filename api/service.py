@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ctr.api.answers import Answers, details_of
 from ctr.api.background import background
+from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import Drift, ServingMetrics
 from ctr.api.requests import (
     ARROW,
@@ -86,6 +87,7 @@ class Service:
         windows: SharedWindows | None = None,
         unknown_fields: UnknownFields = "refuse",
         metrics: ServingMetrics | None = None,
+        log: FeedbackLog | None = None,
     ) -> None:
         self.model = model.indexed()
         self.limits = limits
@@ -97,6 +99,7 @@ class Service:
         self._drift = Drift(self.model, self.metrics)
         self._rows = JsonRows(model.transform, limits, unknown_fields)
         self._unknown_fields = unknown_fields
+        self.log = log
         spec = model.spec
         self._lists = len(spec.list_columns)
         several = any(field.several for field in spec.all_fields)
@@ -291,6 +294,8 @@ class Service:
 
         `most`: with more features than that it raises MoreFeaturesError.
         """
+        if self.log is not None and self._ready and (b'"log"' in body or self.log.is_drawn()):
+            return self._predict_and_log(body, most, details)
         rows = self._rows.read(body, briefly=most is not None)
         batch = self._answers.transform_for(details).apply(rows.cells, most)
         answer = self._answers.json(batch, details)
@@ -299,6 +304,25 @@ class Service:
         if rows.unknown and self._unknown_fields == "count":
             self.metrics.unknown_values.inc(rows.unknown)
         return answer
+
+    def _predict_and_log(self, body: bytes, most: int | None, details: frozenset[str]) -> bytes:
+        """The same, whose rows are kept if the request says so, or was drawn; the answer has their ids."""
+        assert self.log is not None
+        rows = parse_rows(body, self.limits, self._lists, keeps_log=True)
+        known = self._rows.cells_of(rows)
+        batch = self._answers.transform_for(details).apply(known.cells, most)
+        if known.unknown and self._unknown_fields == "count":
+            self.metrics.unknown_values.inc(known.unknown)
+        if orjson.loads(body).get("log") is False:
+            return self._answers.json(batch, details)
+        keep = partial(self.log.keep, rows, model=self.model.id, metrics=self.metrics)
+        return self._answers.json(batch, details, keep)
+
+    def click(self, body: bytes, _most: int | None = None) -> bytes:
+        """Keep clicks on rows that were kept."""
+        if self.log is None:
+            raise RequestError(404, "this server keeps no log; it takes --feedback-log")
+        return self.log.click(body, self.limits)
 
     def predict_table(self, body: bytes, details: frozenset[str]) -> bytes:
         """The response body to an Arrow table, likewise."""

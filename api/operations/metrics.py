@@ -142,6 +142,9 @@ class ServingMetrics:
             ["why"],
             registry=self._registry,
         )
+        self.not_kept = Counter(
+            "ctr_rows_not_kept", "Rows served that the feedback log could not take.", registry=self._registry
+        )
         self._served: set[str] = set()
         self.serve([model])
 

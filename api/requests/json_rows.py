@@ -54,7 +54,11 @@ class JsonRows:
 
     def parse(self, body: bytes) -> RequestRows:
         """What `read` returns, by way of Python objects."""
-        rows, unknown = parse_rows(body, self._limits, self._lists), 0
+        return self.cells_of(parse_rows(body, self._limits, self._lists))
+
+    def cells_of(self, rows: list[dict[str, Any]]) -> RequestRows:
+        """Rows that have been parsed, as cells."""
+        unknown = 0
         if not self._refuses:
             kept = [{name: row[name] for name in row.keys() & self._known} for row in rows]
             unknown = sum(map(len, rows)) - sum(map(len, kept))
@@ -79,12 +83,15 @@ def check_containers(body: bytes, limits: Limits, lists: int) -> None:
         raise RequestError(422, f"{total - rows_at_most:,} lists and objects in the rows; a value is {value}")
 
 
-def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, Any]]:
+def parse_rows(
+    body: bytes, limits: Limits, lists: int = 0, *, keeps_log: bool = False
+) -> list[dict[str, Any]]:
     """The rows of the JSON request `body`, each an object; their content is not checked here.
 
     A request has rows, or lists of values by column, or a context and candidates, each of which is a row with
     the values of the context that it lacks. `RequestError` with 422 when it has none of them, or they are
-    misshapen, and with 413 when there are more rows than `limits.rows`. `lists`: see `check_containers`.
+    misshapen, or are to be logged and `keeps_log` is not set, and with 413 when there are more rows than
+    `limits.rows`. `lists`: see `check_containers`.
     """
     check_containers(body, limits, lists)
     try:
@@ -93,6 +100,10 @@ def parse_rows(body: bytes, limits: Limits, lists: int = 0) -> list[dict[str, An
         raise RequestError(422, f'the body is not JSON: {error}; send {{"rows": [{{...}}, ...]}}') from None
     if not isinstance(request, dict):
         raise RequestError(422, f'the body is {_kind(request)}; send an object: {{"rows": [{{...}}, ...]}}')
+    if not isinstance(log := request.pop("log", False), bool):
+        raise RequestError(422, f"'log' is {_kind(log)}; send true or false")
+    if log and not keeps_log:
+        raise RequestError(422, "'log': this server keeps no log; it takes --feedback-log")
     if "columns" in request:
         _check_keys(request, "columns")
         return _rows_of_columns(request["columns"], limits)

@@ -58,6 +58,7 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
     "predict": "scoring.predicting",
     "explain": "scoring.predicting",
     "serve": "serving",
+    "join": "joining",
     "runs": "runs",
     "warm-up": "warming",
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Store,
         Values,
         require_engine,
+        seconds,
     )
     from ctr.settings.train import TrainJob
     from ctr.settings.tune import TuneJob

@@ -93,6 +93,24 @@ class ServeJob(Settings):
             "count them in `/metrics`."
         ),
     ] = "refuse"
+    feedback_log: Annotated[
+        Path | None,
+        Setting(
+            "Keep rows that are served, if their request has `log: true`, and the clicks that come back to "
+            "`/v1/feedback`, in this folder: `ctr join` makes training data of them.",
+            metavar="DIR",
+        ),
+    ] = None
+    log_impressions: Annotated[
+        float,
+        BeforeValidator(_share),
+        Setting(
+            "With {feedback_log}: keep this share of the requests, whatever they say, such as 100%.",
+            metavar="SHARE",
+            kind=str,
+            default="0%",
+        ),
+    ] = 0.0
     tls_cert: Annotated[
         Path | None,
         Setting("Speak TLS, with the certificates in this PEM file.", group="Safety", metavar="FILE"),
@@ -169,6 +187,8 @@ class ServeJob(Settings):
                 f"{named('limit_body_s')} is {self.limit_body_s:g}: a server that stops would not wait for "
                 f"bodies that may still arrive; give {named('drain_s')} more."
             )
+        if self.log_impressions and self.feedback_log is None:
+            raise SettingError(f"{named('log_impressions')} needs a folder: give {named('feedback_log')}.")
         if self.tls_key is not None and self.tls_cert is None:
             raise SettingError(f"{named('tls_key')} belongs to a certificate: give {named('tls_cert')}.")
         return self

@@ -1,0 +1,175 @@
+"""`EventWriter` and `segments`: events as lines of JSON in the files of a folder.
+
+    impressions/<time>-<writer>.jsonl    {"id", "model", "prediction", "row"}
+    clicks/<time>-<writer>.jsonl         {"id", "time"}
+
+Any number of processes append, each to files of its own. An id is `<time>-<writer>-<number>`, in hexadecimal:
+when a row was served, in microseconds since 1970, by which process, and which of its rows it is. So ids are
+unique without coordination, and in the order of time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any
+
+import orjson
+
+from ctr.errors import DataError
+
+IMPRESSIONS, CLICKS = "impressions", "clicks"
+SEGMENT_BYTES, SEGMENT_S = 64 << 20, 600.0
+"""A file is closed, and the next one begun, when it is that large or old."""
+SYNC_S = 1.0
+"""A machine that fails loses no more than that; a process that fails, nothing."""
+_ID = re.compile(r"([0-9a-f]{14})-[0-9a-f]{8}-[0-9a-f]{1,12}")
+_SEGMENT = re.compile(r"[0-9a-f]{14}-[0-9a-f]{8}\.jsonl")
+
+IdTime = int
+"""Microseconds since 1970, UTC."""
+
+
+def now() -> IdTime:
+    return time_ns() // 1_000
+
+
+def time_of(event_id: str) -> IdTime | None:
+    """When the row of an id was served; None for what is no id."""
+    parts = _ID.fullmatch(event_id)
+    return None if parts is None else int(parts[1], 16)
+
+
+class EventWriter:
+    """Appends events of one kind; any number of threads may.
+
+    Lines are written whole, by one call each time, so that the process may be killed.
+    """
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        """Raises DataError when nothing can be written there."""
+        self._folder, self._writer = folder / kind, secrets.token_hex(4)
+        self._latest: IdTime = 0
+        self._number = 0
+        # A disk may take long, and nobody need wait for it.
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="sync")
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        self._began, self._synced, self._bytes = 0.0, 0.0, 0
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{self._folder}: the log cannot be written ({error.strerror}).") from None
+
+    def write_new(self, events: Sequence[dict[str, Any]]) -> list[str]:
+        """Append events, which get ids; returns these. Raises OSError, after which none of them is there."""
+        with self._lock:
+            # No earlier than those before, even if the clock was set back.
+            self._latest = max(self._latest, now())
+            first, self._number = self._number, self._number + len(events)
+            ids = [f"{self._latest:014x}-{self._writer}-{first + k:x}" for k in range(len(events))]
+            self._append([{"id": id_, **event} for id_, event in zip(ids, events, strict=True)])
+        return ids
+
+    def write(self, events: Sequence[dict[str, Any]]) -> None:
+        """Append events that have ids. Raises OSError, as `write_new` does."""
+        with self._lock:
+            self._append(events)
+
+    def _append(self, events: Sequence[dict[str, Any]]) -> None:
+        content = b"".join(orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE) for event in events)
+        file, moment = self._open(), monotonic()
+        written = os.write(file, content)
+        if written != len(content):
+            with suppress(OSError):
+                os.ftruncate(file, self._bytes)
+            self._close()
+            raise OSError("the disk is full")
+        self._bytes += written
+        if moment - self._synced > SYNC_S:
+            self._synced = moment
+            self._syncing.submit(_sync, os.dup(file))
+
+    def close(self) -> None:
+        """Everything is on disk then."""
+        with self._lock:
+            self._close()
+        self._syncing.shutdown()
+
+    def _open(self) -> int:
+        if self._file is not None and (
+            self._bytes >= SEGMENT_BYTES or monotonic() - self._began >= SEGMENT_S
+        ):
+            self._close()
+        if self._file is None:
+            name = f"{now():014x}-{self._writer}.jsonl"
+            self._file = os.open(
+                self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640
+            )
+            self._began = self._synced = monotonic()
+            self._bytes = 0
+        return self._file
+
+    def _close(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                os.fsync(self._file)
+            os.close(self._file)
+            self._file = None
+
+
+def _sync(file: int) -> None:
+    with suppress(OSError):
+        os.fsync(file)
+    os.close(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of events; the ids of impressions ascend."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Unique among those of its kind."""
+        return self.path.name
+
+    def events(self, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+        """From that byte on, each event with the byte behind it; a last line that has no end yet is left.
+
+        Raises DataError for a line that is no event.
+        """
+        position = start
+        with self.path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    event = orjson.loads(line)
+                    known = isinstance(event, dict) and isinstance(event.get("id"), str)
+                except orjson.JSONDecodeError:
+                    known = False
+                if not known or time_of(event["id"]) is None:
+                    raise DataError(f"{self.path}, byte {position}: is no event of a log; restore the file.")
+                position += len(line)
+                yield event, position
+
+
+def segments(folder: Path, kind: str) -> list[Segment]:
+    """The files of one kind, by name. Raises DataError where there is no log."""
+    place = folder / kind
+    if not place.is_dir():
+        raise DataError(
+            f"{folder}: there is no log of {kind}; `ctr serve --feedback-log {folder}` writes one."
+        )
+    return [Segment(path) for path in sorted(place.iterdir()) if _SEGMENT.fullmatch(path.name)]

@@ -1,0 +1,172 @@
+"""From a served row to a click, and to a row for training."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import ctr
+from ctr.api.app import create_app
+from ctr.api.feedback import FeedbackLog
+from ctr.model import Model, load_model
+from ctr.stream import join
+from ctr.stream.event_log import IMPRESSIONS, now, segments
+from tests.api.operations.test_metrics import value
+from tests.api.operations.test_processes import children
+from tests.api.running import Running, run_server
+from tests.api.test_server import server_process
+from tests.command_line import Cli
+
+LATER = 3_600_000_000
+ROWS = [{"city": "Köln", "age": 3}, {"city": "東京", "price": "1e3"}, {}]
+
+
+@pytest.fixture
+def kept(model: Model, tmp_path: Path) -> Iterator[tuple[Running, Path]]:
+    log = FeedbackLog(tmp_path / "log")
+    with run_server(create_app(model, feedback=log)) as running:
+        yield running, tmp_path / "log"
+    log.close()
+
+
+def joined_rows(log: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
+    joined = join(log, out, window_s=60, until=now() + LATER, **options)
+    return [] if joined.file is None else [json.loads(line) for line in joined.file.read_text().splitlines()]
+
+
+def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tmp_path: Path) -> None:
+    client, log = kept[0].client, kept[1]
+    answer = client.post("/v1/predict", json={"rows": ROWS, "log": True}).json()
+    assert answer["predictions"] == pytest.approx(model.predict(ROWS).tolist())
+    assert len(set(answer["ids"])) == 3
+    for request in ({"rows": ROWS}, {"rows": ROWS, "log": False}):
+        assert "ids" not in client.post("/v1/predict", json=request).json()
+    others = [
+        {"columns": {"city": ["Köln", "Rom"]}, "log": True},
+        {"context": {"city": "Köln"}, "candidates": [{"age": 1}, {"age": 2}], "log": True},
+    ]
+    for request in others:
+        assert len(client.post("/v1/predict", json=request).json()["ids"]) == 2
+    clicked = client.post("/v1/feedback", json={"clicks": [answer["ids"][1], answer["ids"][1]]})
+    assert clicked.json() == {"taken": 2}
+    (only,) = segments(log, IMPRESSIONS)
+    events = [event for event, _ in only.events()]
+    assert [event["row"] for event in events[:3]] == ROWS
+    assert [event["prediction"] for event in events[:3]] == pytest.approx(answer["predictions"])
+    assert {event["model"] for event in events} == {model.id}
+    rows = joined_rows(log, tmp_path / "joined")
+    assert [row["click"] for row in rows] == [0, 1, 0, 0, 0, 0, 0]
+    assert rows[1] == {"click": 1, "city": "東京", "price": "1e3"}
+    assert rows[5] == {"click": 0, "city": "Köln", "age": 1}
+
+
+def test_a_model_learns_from_what_it_served(
+    model_dir: Path, raw_rows: list[dict[str, str]], tmp_path: Path, cli: Cli
+) -> None:
+    """As the files say that it was trained on, with the same features."""
+    with server_process(model_dir, "--feedback-log", tmp_path / "log", "--log-impressions", "100%") as (
+        process,
+        line,
+    ):
+        with httpx.Client(base_url=line.split()[-1]) as client:
+            served = client.post("/v1/predict", json={"rows": raw_rows[:400]}).json()
+            clicks = [id_ for id_, row in zip(served["ids"], raw_rows, strict=False) if row["city"] == "東京"]
+            client.post("/v1/feedback", json={"clicks": clicks}).raise_for_status()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end()[0] == 0
+    joined_rows(tmp_path / "log", tmp_path / "joined")
+    spec = model_dir / "features.yaml"
+    trained = ctr.train(tmp_path / "joined", spec, model=tmp_path / "model", warm_start=model_dir)
+    assert trained.manifest["training"]["rows"] == 400
+    margins = [
+        each.margins([{"city": "東京"}, {"city": "Köln"}]) for each in (load_model(model_dir), trained)
+    ]
+    before, after = (float(clicked - other) for clicked, other in margins)
+    assert after > before + 0.1
+    ended = cli("join", tmp_path / "log", "--out", tmp_path / "other", "--window", "1s", "--grace", "1s")
+    assert ended.code == 0
+    assert "joined " in ended.out
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "problem"),
+    [
+        ({"clicks": ["x"]}, 422, "'x' is no id"),
+        ({"clicks": [7]}, 422, "'7' is no id"),
+        ({"clicks": "0006549a7e4d80-0f0f0f0f-0"}, 422, "send {"),
+        ({"clicks": [], "more": 1}, 422, "nothing else"),
+        ({}, 422, "send {"),
+        ([], 422, "send {"),
+        ({"clicks": ["0006549a7e4d80-0f0f0f0f-0"] * 10_001}, 413, "CTR_SERVE_LIMIT_ROWS"),
+    ],
+)
+def test_wrong_clicks(kept: tuple[Running, Path], body: object, status: int, problem: str) -> None:
+    answer = kept[0].client.post("/v1/feedback", json=body)
+    assert answer.status_code == status
+    assert problem in answer.json()["detail"]
+    for log in ("yes", 1, None):
+        answer = kept[0].client.post("/v1/predict", json={"rows": [], "log": log})
+        assert (answer.status_code, "'log' is" in answer.json()["detail"]) == (422, True)
+
+
+def test_a_server_without_a_log_says_so(client: httpx.Client) -> None:
+    answer = client.post("/v1/predict", json={"rows": ROWS, "log": True})
+    assert answer.status_code == 422
+    assert "keeps no log; it takes --feedback-log" in answer.json()["detail"]
+    assert client.post("/v1/predict", json={"rows": ROWS, "log": False}).status_code == 200
+    assert client.post("/v1/feedback", json={"clicks": []}).status_code == 404
+
+
+def test_a_disk_that_refuses(kept: tuple[Running, Path], caplog: pytest.LogCaptureFixture) -> None:
+    """Rows are answered all the same; clicks are to be sent again."""
+    client, log = kept[0].client, kept[1]
+    shutil.rmtree(log)
+    for _ in range(2):
+        answer = client.post("/v1/predict", json={"rows": ROWS, "log": True})
+        assert answer.status_code == 200
+        assert "ids" not in answer.json()
+    refused = client.post("/v1/feedback", json={"clicks": ["0006549a7e4d80-0f0f0f0f-0"]})
+    assert refused.status_code == 503
+    assert "send them again" in refused.json()["detail"]
+    assert value(client.get("/metrics").text, "ctr_rows_not_kept_total") == 6
+    assert caplog.text.count("rows that were served are not kept") == 1
+
+
+def test_what_was_answered_outlives_a_process(model_dir: Path, tmp_path: Path) -> None:
+    """Two processes, one of which is killed under load: every id that a client got is joined, once."""
+    ids: list[str] = []
+    words = ("--workers", 2, "--feedback-log", tmp_path / "log", "--log-impressions", "100%")
+    with server_process(model_dir, *words) as (process, line):
+
+        def ask() -> None:
+            for _ in range(150):
+                try:
+                    answer = httpx.post(f"{line.split()[-1]}/v1/predict", json={"rows": ROWS})
+                except httpx.TransportError:
+                    continue
+                ids.extend(answer.json()["ids"])
+
+        askers = [threading.Thread(target=ask) for _ in range(3)]
+        for asker in askers:
+            asker.start()
+        while len(ids) < 300:
+            pass
+        os.kill(children(process)[0], signal.SIGKILL)
+        for asker in askers:
+            asker.join()
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.end()[0] == 0
+    assert len(set(ids)) == len(ids) > 900
+    kept = [event["id"] for each in segments(tmp_path / "log", IMPRESSIONS) for event, _ in each.events()]
+    assert len(set(kept)) == len(kept)
+    assert set(ids) <= set(kept)
+    assert len(joined_rows(tmp_path / "log", tmp_path / "joined")) == len(kept)

@@ -1,0 +1,205 @@
+"""Rows and clicks, joined run after run: each row once, with the label that it has to have."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctr.errors import DataError
+from ctr.stream import join
+from ctr.stream.event_log import CLICKS, IMPRESSIONS, EventWriter, segments, time_of
+from tests.command_line import Cli
+
+WINDOW_S, GRACE_S = 100.0, 10.0
+
+
+def id_at(second: float, writer: str = "aaaaaaaa", number: int = 0) -> str:
+    return f"{round(second * 1e6):014x}-{writer}-{number:x}"
+
+
+def write(log: Path, kind: str, name: str, events: list[dict[str, Any]]) -> None:
+    (log / kind).mkdir(parents=True, exist_ok=True)
+    with (log / kind / name).open("ab") as file:
+        file.writelines(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def served(second: float, writer: str = "aaaaaaaa", number: int = 0) -> dict[str, Any]:
+    event_id = id_at(second, writer, number)
+    return {"id": event_id, "model": "m", "prediction": 0.5, "row": {"key": event_id}}
+
+
+def segment(writer: str) -> str:
+    return f"{0:014x}-{writer}.jsonl"
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted(out.glob("part-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def run(log: Path, out: Path, second: float, **options: Any) -> Any:
+    return join(log, out, window_s=WINDOW_S, grace_s=GRACE_S, until=round(second * 1e6), **options)
+
+
+def test_clicks_within_the_window_count_once(tmp_path: Path) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(1010), served(1020), served(1030)])
+    clicks = [(1000, 1050), (1010, 1111), (1020, 1120), (1020, 1121), (1030, 900), (500, 560)]
+    events = [{"id": id_at(row), "time": round(moment * 1e6)} for row, moment in clicks]
+    write(log, CLICKS, segment("cccccccc"), [*events, {"id": id_at(1015), "time": round(1016 * 1e6)}])
+    early = run(log, out, 1109)
+    assert (early.rows, early.file) == (0, None)
+    joined = run(log, out, 1500)
+    assert [(row["key"], row["click"]) for row in rows_of(out)] == [
+        (id_at(1000), 1),
+        (id_at(1010), 0),
+        (id_at(1020), 1),
+        (id_at(1030), 0),
+    ]
+    assert (joined.rows, joined.clicked) == (4, 2)
+    total = {why: early.dropped[why] + joined.dropped[why] for why in joined.dropped}
+    assert total == {"repeated": 0, "too late": 3, "before the impression": 1, "unknown": 1}
+    again = run(log, out, 2000)
+    assert again.rows == 0
+    assert sum(again.dropped.values()) == 0, "each is counted once"
+
+
+def test_a_row_that_comes_late_is_joined_all_the_same(tmp_path: Path) -> None:
+    """As of a server whose clock or disk was behind."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(1500)])
+    assert run(log, out, 1200).rows == 1
+    write(log, IMPRESSIONS, segment("bbbbbbbb"), [served(900, "bbbbbbbb")])
+    write(log, CLICKS, segment("cccccccc"), [{"id": id_at(900, "bbbbbbbb"), "time": round(950 * 1e6)}])
+    joined = run(log, out, 1250)
+    assert (joined.rows, joined.clicked, joined.late_rows) == (1, 1, 1)
+    assert run(log, out, 1700).rows == 1
+    assert len({row["key"] for row in rows_of(out)}) == 3
+
+
+def test_a_run_that_was_killed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(1300)])
+    module = sys.modules["ctr.stream.join"]
+    replace_file, calls = module.replace_file, 0
+
+    def killed(at: int) -> Any:
+        def replacing(path: Path, *words: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise KeyboardInterrupt
+            return replace_file(path, *words)
+
+        return replacing
+
+    for at in (1, 2):
+        calls = 0
+        monkeypatch.setattr(module, "replace_file", killed(at))
+        with pytest.raises(KeyboardInterrupt):
+            run(log, out, 1200)
+        assert rows_of(out) == [], "nothing counts that is not settled"
+    monkeypatch.setattr(module, "replace_file", replace_file)
+    show, shown = module._show, 0
+
+    def killed_before_it_shows(*words: Any) -> None:
+        nonlocal shown
+        shown += 1
+        if shown == 2:
+            raise KeyboardInterrupt
+        show(*words)
+
+    monkeypatch.setattr(module, "_show", killed_before_it_shows)
+    with pytest.raises(KeyboardInterrupt):
+        run(log, out, 1200)
+    monkeypatch.setattr(module, "_show", show)
+    assert run(log, out, 1210).rows == 0
+    assert [row["key"] for row in rows_of(out)] == [id_at(1000)]
+
+
+@pytest.mark.hypothesis
+@given(seed=st.integers(0, 2**32), runs=st.lists(st.integers(0, 1_500), min_size=1, max_size=6))
+def test_any_schedule_gives_what_one_look_at_everything_would(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, runs: list[int]
+) -> None:
+    """Writers append, clicks come whenever they do, and runs look at what is there at their moment."""
+    folder, draw = tmp_path_factory.mktemp("join"), random.Random(seed)
+    log, out = folder / "log", folder / "out"
+    events: list[tuple[float, str, str, dict[str, Any]]] = []
+    expected: dict[str, int] = {}
+    for number in range(draw.randint(0, 40)):
+        writer = draw.choice(["aaaaaaaa", "bbbbbbbb"])
+        moment = draw.uniform(1_000, 2_000)
+        event = served(moment, writer, number)
+        events.append((moment, IMPRESSIONS, writer, event))
+        expected[event["id"]] = 0
+        for _ in range(draw.choice([0, 0, 1, 2])):
+            clicked = moment + draw.uniform(0, 2 * WINDOW_S)
+            arrives = clicked + draw.uniform(0, GRACE_S / 2)
+            events.append((arrives, CLICKS, "cccccccc", {"id": event["id"], "time": round(clicked * 1e6)}))
+            if clicked <= moment + WINDOW_S:
+                expected[event["id"]] = 1
+    events.sort(key=lambda each: each[0])
+    (log / IMPRESSIONS).mkdir(parents=True)
+    total = 0
+    for moment in [*sorted(1_000 + each for each in runs), 3_000]:
+        while events and events[0][0] <= moment:
+            _, kind, writer, event = events.pop(0)
+            write(log, kind, segment(writer), [event])
+        total += run(log, out, moment).rows
+    rows = rows_of(out)
+    assert {row["key"]: row["click"] for row in rows} == expected
+    assert len(rows) == total == len(expected)
+    assert [row["key"] for row in rows] == sorted(expected), "in the order of time"
+
+
+def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
+    log, out = tmp_path / "log", tmp_path / "out"
+    with pytest.raises(DataError, match="there is no log of impressions; `ctr serve --feedback-log"):
+        run(log, out, 1)
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000)])
+    with (log / IMPRESSIONS / segment("aaaaaaaa")).open("ab") as file:
+        file.write(b'{"id": "0')  # which is being written
+    assert run(log, out, 1200).rows == 1
+    with pytest.raises(DataError, match="was joined with --label click --window 100s"):
+        join(log, out, window_s=5, until=1)
+    with (log / IMPRESSIONS / segment("bbbbbbbb")).open("wb") as file:
+        file.write(b"torn\n")
+    with pytest.raises(DataError, match="byte 0: is no event of a log"):
+        run(log, out, 1300)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("")
+    with pytest.raises(DataError, match="holds something else than joined rows"):
+        run(log, tmp_path / "other", 1300)
+    (log / IMPRESSIONS / segment("bbbbbbbb")).unlink()
+    with pytest.raises(DataError, match="a row has the column 'key' already; give another name with --label"):
+        run(log, tmp_path / "third", 1300, label="key")
+    ended = cli("join", log, "--out", out, "--window", "soon")
+    assert ended.code == 2
+    assert "'soon' is not a time" in ended.err
+
+
+def test_writers_draw_ids_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the clock is set back."""
+    import ctr.stream.event_log as module
+
+    clock = iter([5, 9, 9, 7, 3, 10])
+    writer = EventWriter(tmp_path, IMPRESSIONS)
+    monkeypatch.setattr(module, "now", lambda: next(clock))
+    ids = [id_ for _ in range(3) for id_ in writer.write_new([{"row": {}}, {"row": {}}])]
+    writer.close()
+    assert ids == sorted(ids)
+    assert len(set(ids)) == 6
+    (only,) = segments(tmp_path, IMPRESSIONS)
+    assert [event["id"] for event, _ in only.events()] == ids
+    assert time_of("0-0-0") is None
