@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import resource
@@ -10,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,7 @@ from ctr.api.app import create_app
 from ctr.api.connection import Bounded, H11Connection
 from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import (
+    BACKLOG,
     CANARY,
     SHADOW,
     SHARED_FOLDER,
@@ -35,7 +35,11 @@ from ctr.api.operations import (
     ServingMetrics,
     Tokens,
     Versions,
+    listen,
+    listen_together,
+    listen_unix,
     run_processes,
+    url_of,
 )
 from ctr.api.requests import Limits, UnknownFields
 from ctr.errors import CtrError
@@ -52,9 +56,6 @@ DRAIN_S = 10.0
 OTHER_DESCRIPTORS = 64
 """Kept free for files, and for connections that were accepted and are not yet counted."""
 
-BACKLOG = 2_048
-"""Connections that the system keeps until they are accepted."""
-
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,14 +68,7 @@ def serve(job: ServeJob) -> None:
     `CtrError` when the address cannot be had or a file of `job` cannot be read, `StoreError` when Redis
     cannot be reached or has other windows.
     """
-    source: ModelSource
-    if job.registry is not None:
-        others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
-        source = RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
-    else:
-        assert job.model is not None
-        place = str(job.model)
-        source = MlflowSource(place) if place.startswith("models:") else FolderSource(job.model)
+    source = _source_of(job)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
     shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits))
@@ -84,12 +78,7 @@ def serve(job: ServeJob) -> None:
             f"{source.name}: the model has windows, which {job.workers} processes would each know a part of;"
             " give --windows URL, or one process"
         )
-    if job.socket is not None:
-        listeners = [listen_unix(job.socket)]
-    elif job.workers == 1:
-        listeners = [listen(job.host, job.port)]
-    else:
-        listeners = listen_together(job.host, job.port, job.workers)
+    listeners = _listeners_of(job)
 
     def say() -> None:
         url = url_of(listeners[0], secure=job.tls_cert is not None)
@@ -133,6 +122,24 @@ def serve(job: ServeJob) -> None:
         close()
         if job.socket is not None:
             job.socket.unlink(missing_ok=True)
+
+
+def _source_of(job: ServeJob) -> ModelSource:
+    if job.registry is not None:
+        others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
+        return RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
+    assert job.model is not None
+    place = str(job.model)
+    return MlflowSource(place) if place.startswith("models:") else FolderSource(job.model)
+
+
+def _listeners_of(job: ServeJob) -> list[socket.socket]:
+    """One for all processes, or one for each."""
+    if job.socket is not None:
+        return [listen_unix(job.socket)]
+    if job.workers == 1:
+        return [listen(job.host, job.port)]
+    return listen_together(job.host, job.port, job.workers)
 
 
 def _answer(
@@ -260,89 +267,6 @@ def connection_limit(most: int) -> int:
     else:
         soft = wanted
     return max(1, min(most, soft - OTHER_DESCRIPTORS))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket on `host:port`, port 0 for a free one. `CtrError` when it cannot be had."""
-    if not 0 <= port <= 65_535:
-        raise CtrError(f"port {port} does not exist; give one from 1 to 65535, or 0 for a free one")
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise CtrError(f"host {host!r} is not known here ({error}); try 127.0.0.1 or 0.0.0.0") from None
-    family, kind, protocol, _, address = addresses[0]
-    # The protocol has to be named: asyncio turns Nagle's algorithm off only on sockets that say TCP, and
-    # with it on, a response whose head and body are two writes waits for a delayed acknowledgement (40 ms).
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CtrError(_why_not(host, port, error)) from None
-    return listener
-
-
-def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
-    """So many sockets as `listen` makes, at one address: the system deals connections to them.
-
-    Of processes that accept from one socket, the first that wakes up may get all connections.
-    """
-    with listen(host, port) as free:  # which says if another server is there, as those below do not
-        address = free.getsockname()
-    listeners: list[socket.socket] = []
-    try:
-        for _ in range(count):
-            listener = socket.socket(free.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-            listeners.append(listener)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-    except OSError as error:
-        for listener in listeners:
-            listener.close()
-        raise CtrError(_why_not(host, port, error)) from None
-    return listeners
-
-
-def listen_unix(path: Path) -> socket.socket:
-    """A listening Unix socket. A socket that nobody listens on any more is replaced. Raises CtrError."""
-    listener = socket.socket(socket.AF_UNIX)
-    try:
-        if path.is_socket():
-            with socket.socket(socket.AF_UNIX) as other, suppress(ConnectionRefusedError):
-                other.connect(str(path))
-                raise CtrError(f"{path}: another server listens there; give another path with --socket")
-            path.unlink()
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise CtrError(f"{path}: cannot listen there ({error}); give another path with --socket") from None
-    except CtrError:
-        listener.close()
-        raise
-    return listener
-
-
-def url_of(listener: socket.socket, *, secure: bool = False) -> str:
-    """Where `listener` can be reached, such as `http://127.0.0.1:8000`."""
-    if listener.family == socket.AF_UNIX:
-        return f"unix:{listener.getsockname()}"
-    host, port = listener.getsockname()[:2]
-    return f"http{'s' * secure}://" + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-
-
-def _why_not(host: str, port: int, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is in use; give another with --port, or --port 0 for a free one"
-    if error.errno == errno.EACCES:
-        return f"not allowed to listen on port {port}; give one from 1024 up with --port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine; try 127.0.0.1 or 0.0.0.0"
-    return f"cannot listen on {host} port {port}: {error.strerror}; give another with --host and --port"
 
 
 @contextmanager

@@ -335,9 +335,9 @@ class Service:
         batch = self._answers.transform_for(frozenset()).apply(self._rows.read(body).cells)
         predictions = probabilities_of(self.model.margins(batch))
         for difference in np.abs(predictions - served).tolist():
-            self.metrics.shadow_difference.observe(difference)
-        self.metrics.shadow_predictions.labels("served").inc(float(served.sum()))
-        self.metrics.shadow_predictions.labels("shadow").inc(float(predictions.sum()))
+            self.metrics.shadow.difference.observe(difference)
+        self.metrics.shadow.predictions.labels("served").inc(float(served.sum()))
+        self.metrics.shadow.predictions.labels("shadow").inc(float(predictions.sum()))
 
     def _batch_of(self, table: pa.Table, details: frozenset[str]) -> Batch:
         """The rows of a table that has some of the columns, or of the ignored ones."""

@@ -25,7 +25,7 @@ class Drift:
         self._names = model.spec.names[:MOST_FIELDS]
         self._metrics = metrics
         shares = model.manifest.get("unseen", {})
-        metrics.expect_unseen({name: shares[name] for name in self._names if name in shares})
+        metrics.fields.expect({name: shares[name] for name in self._names if name in shares})
         self._next = 0.0
 
     def sample(self, hashed: Callable[[Transform], Batch]) -> None:
@@ -40,4 +40,4 @@ class Drift:
             self._names, counts.features.tolist(), counts.unseen.tolist(), strict=False
         ):
             if features:
-                self._metrics.note_field(name, features, unseen)
+                self._metrics.fields.note(name, features, unseen)

@@ -105,43 +105,7 @@ class ServingMetrics:
             multiprocess_mode="livesum",
             registry=self._registry,
         )
-        self._features = Counter(
-            "ctr_field_features",
-            "Features of sampled rows, by field.",
-            ["field"],
-            registry=self._registry,
-        )
-        self._unseen = Counter(
-            "ctr_field_unseen",
-            "Those of them for which the model has no weight.",
-            ["field"],
-            registry=self._registry,
-        )
-        self._expected_unseen = Gauge(
-            "ctr_field_unseen_expected",
-            "The share of them in the hold-out of training.",
-            ["field"],
-            multiprocess_mode="livemax",
-            registry=self._registry,
-        )
-        self.shadow_difference = Histogram(
-            "ctr_shadow_difference",
-            "How far the prediction of the shadow version is from the one served, by row.",
-            buckets=_DIFFERENCES,
-            registry=self._registry,
-        )
-        self.shadow_predictions = Counter(
-            "ctr_shadow_predictions",
-            "Sums of predictions for rows that the shadow version has predicted, too.",
-            ["by"],
-            registry=self._registry,
-        )
-        self.shadow_left_out = Counter(
-            "ctr_shadow_left_out",
-            "Requests that the shadow version was to predict and did not.",
-            ["why"],
-            registry=self._registry,
-        )
+        self.fields, self.shadow = FieldMetrics(self._registry), ShadowMetrics(self._registry)
         self.not_kept = Counter(
             "ctr_rows_not_kept", "Rows served that the feedback log could not take.", registry=self._registry
         )
@@ -176,16 +140,6 @@ class ServingMetrics:
                 predictions.observe(prediction)
 
         return note
-
-    def expect_unseen(self, shares: Mapping[str, float]) -> None:
-        """By field, the share of features without a weight in the hold-out of a version's training."""
-        for name, share in shares.items():
-            self._expected_unseen.labels(name).set(share)
-
-    def note_field(self, name: str, features: int, unseen: int) -> None:
-        """Count features of a field, and those of them that have no weight."""
-        self._features.labels(name).inc(features)
-        self._unseen.labels(name).inc(unseen)
 
     def note_memory(self) -> None:
         """Note how much memory this process has: of what it shares, its part."""
@@ -234,6 +188,62 @@ class ServingMetrics:
                 latencies[path].observe(perf_counter() - began)
 
         return counted
+
+
+class FieldMetrics:
+    """Of sampled rows, how many features the model has no weight for."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._features = Counter(
+            "ctr_field_features", "Features of sampled rows, by field.", ["field"], registry=registry
+        )
+        self._unseen = Counter(
+            "ctr_field_unseen",
+            "Those of them for which the model has no weight.",
+            ["field"],
+            registry=registry,
+        )
+        self._expected = Gauge(
+            "ctr_field_unseen_expected",
+            "The share of them in the hold-out of training.",
+            ["field"],
+            multiprocess_mode="livemax",
+            registry=registry,
+        )
+
+    def expect(self, shares: Mapping[str, float]) -> None:
+        """By field, the share of features without a weight in the hold-out of a version's training."""
+        for name, share in shares.items():
+            self._expected.labels(name).set(share)
+
+    def note(self, name: str, features: int, unseen: int) -> None:
+        """Count features of a field, and those of them that have no weight."""
+        self._features.labels(name).inc(features)
+        self._unseen.labels(name).inc(unseen)
+
+
+class ShadowMetrics:
+    """How the shadow version differs from those that answer."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.difference = Histogram(
+            "ctr_shadow_difference",
+            "How far the prediction of the shadow version is from the one served, by row.",
+            buckets=_DIFFERENCES,
+            registry=registry,
+        )
+        self.predictions = Counter(
+            "ctr_shadow_predictions",
+            "Sums of predictions for rows that the shadow version has predicted, too.",
+            ["by"],
+            registry=registry,
+        )
+        self.left_out = Counter(
+            "ctr_shadow_left_out",
+            "Requests that the shadow version was to predict and did not.",
+            ["why"],
+            registry=registry,
+        )
 
 
 class _Served(CollectorRegistry):

@@ -79,7 +79,7 @@ class Shadow:
             self._places.release()
 
     def _leave_out(self, why: str) -> None:
-        self._metrics.shadow_left_out.labels(why).inc()
+        self._metrics.shadow.left_out.labels(why).inc()
 
     def close(self) -> None:
         """End when what waits is done with."""

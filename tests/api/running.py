@@ -13,7 +13,8 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from ctr.api.server import listen, server_of, url_of
+from ctr.api.operations import listen, url_of
+from ctr.api.server import server_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from ctr.api.server import listen, listen_together, serve, url_of
+from ctr.api.operations import listen, listen_together, url_of
+from ctr.api.server import serve
 from ctr.errors import CtrError, ModelError
 from ctr.model.model import Model
 from ctr.settings import ServeJob
