@@ -15,6 +15,8 @@ from ctr.errors import DataError, StoreError
 NAME = "ctr"
 """Of the model; its version is its id."""
 _HEADER_BYTES = "inference-header-content-length"
+_MOST_DIGITS = 18
+"""Of a length in a header; Python reads no more than 4,300."""
 _MODEL = f"/models/{NAME}"
 
 
@@ -52,7 +54,7 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         try:
             service.check_ready()
             size = request.headers.get(_HEADER_BYTES)
-            if size is not None and not size.isdecimal():
+            if size is not None and not (size.isdecimal() and len(size) <= _MOST_DIGITS):
                 raise RequestError(422, f"Inference-Header-Content-Length is {size!r:.80}: send a number")
             body = await read_body(request, service.limits.of_body, service.limits.body_s)
             rows, id_ = read_infer(body, None if size is None else int(size))
