@@ -80,7 +80,7 @@ source: {format: jsonl}
 label: y
 fields: [{name: site, type: category}]
 windows:
-  - {name: user, key: [user], time: t, format: unix, spans: [1m], delay: 10s, expire: 1h, features: [count]}
+  - {name: user, key: [user], time: t, format: unix, spans: [1m], expire: 1h, features: [count]}
 """,
         "windows",
     )
