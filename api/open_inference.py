@@ -23,7 +23,8 @@ _MODEL = f"/models/{NAME}"
 def add_open_inference(app: FastAPI, service: Service) -> None:
     """Health, metadata and inference below `/v2`; errors are `{"error": ...}` there."""
     router, model = APIRouter(prefix="/v2", include_in_schema=False), service.model
-    version = f"{_MODEL}/versions/{model.id}"
+    model_id = model.id  # endpoints must not keep the model: see `Service.close`
+    version = f"{_MODEL}/versions/{model_id}"
     columns = [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
     metadata = {
         "name": NAME,
@@ -68,10 +69,10 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         predictions = answer["predictions"]
         output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
         head = {} if id_ is None else {"id": id_}
-        return _json({"model_name": NAME, "model_version": model.id, **head, "outputs": [output]})
+        return _json({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
 
     async def unknown(path: str) -> Response:
-        return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model.id!r}")
+        return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model_id!r}")
 
     router.add_api_route("", describe_server)
     router.add_api_route("/health/live", live)

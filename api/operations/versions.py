@@ -251,6 +251,7 @@ class Versions:
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         self._main = self._served[self._source.main] = await _begin(self._source.main, *self._first)
+        del self._first  # which would keep the model when it is no longer served
         watching = asyncio.create_task(self._watch())
         try:
             yield

@@ -91,6 +91,11 @@ class Server:
         named = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(each) for each in named] or [pid]
 
+    def models_mapped(self) -> int:
+        """Of the process that has most models in its memory, how many."""
+        maps = [Path(f"/proc/{pid}/maps").read_text() for pid in self.children]
+        return max(len(set(re.findall(r"\S+/weights\.\S+", text))) for text in maps)
+
     def memory(self) -> float:
         """Bytes of all its processes; what they share counts once."""
         total = 0
@@ -232,6 +237,11 @@ async def changes(models: Sequence[Path], folder: Path, table: Table) -> None:
     alone = await until(serve_all(ids[(turn + 1) % 3]))
     words = f"{alone:.2f} s ({slowest:.2f} under load)"
     table.add("promotion to served by all processes", "2 s", words, holds=alone <= 2)
+
+    await asyncio.sleep(1)
+    models_mapped = server.models_mapped()
+    # The first one stays in the memory of the parent, which the processes have from it.
+    table.add("models in memory after them", "2", str(models_mapped), holds=models_mapped <= 2)
 
     stable = server.get("/v1/models")["served"][0]["version"]
     async with loaded(server.port, bodies) as load:
