@@ -87,7 +87,7 @@ def create_app(
 
     app = application_class()(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
     add_routes(app, service)
-    add_page(app, model)
+    add_page(app, lambda: service.model)  # not the model itself: see `Service.close`
     add_open_inference(app, service)
     if model.spec.windows:
         add_event_routes(app, service)

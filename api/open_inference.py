@@ -15,13 +15,16 @@ from ctr.errors import DataError, StoreError
 NAME = "ctr"
 """Of the model; its version is its id."""
 _HEADER_BYTES = "inference-header-content-length"
+_MOST_DIGITS = 18
+"""Of a length in a header; Python reads no more than 4,300."""
 _MODEL = f"/models/{NAME}"
 
 
 def add_open_inference(app: FastAPI, service: Service) -> None:
     """Health, metadata and inference below `/v2`; errors are `{"error": ...}` there."""
     router, model = APIRouter(prefix="/v2", include_in_schema=False), service.model
-    version = f"{_MODEL}/versions/{model.id}"
+    model_id = model.id  # endpoints must not keep the model: see `Service.close`
+    version = f"{_MODEL}/versions/{model_id}"
     columns = [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
     metadata = {
         "name": NAME,
@@ -52,7 +55,7 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         try:
             service.check_ready()
             size = request.headers.get(_HEADER_BYTES)
-            if size is not None and not size.isdecimal():
+            if size is not None and not (size.isdecimal() and len(size) <= _MOST_DIGITS):
                 raise RequestError(422, f"Inference-Header-Content-Length is {size!r:.80}: send a number")
             body = await read_body(request, service.limits.of_body, service.limits.body_s)
             rows, id_ = read_infer(body, None if size is None else int(size))
@@ -66,10 +69,10 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         predictions = answer["predictions"]
         output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
         head = {} if id_ is None else {"id": id_}
-        return _json({"model_name": NAME, "model_version": model.id, **head, "outputs": [output]})
+        return _json({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
 
     async def unknown(path: str) -> Response:
-        return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model.id!r}")
+        return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model_id!r}")
 
     router.add_api_route("", describe_server)
     router.add_api_route("/health/live", live)

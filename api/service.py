@@ -280,11 +280,14 @@ class Service:
             return await self._in_thread(act, body, None)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Let the threads end, and the model go. Nothing can be predicted after that."""
         self._threads.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
         if self._windows is not None:
             self._windows.close()
+        # FastAPI has the functions of endpoints, and through them whole applications, in caches for as long
+        # as the process lives.
+        del self.model, self._answers, self._rows, self._drift
 
     async def _in_thread(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)

@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 MODELS = "/v1/models"
 _PREDICT = "/v1/predict"
 MEMORY_EVERY_S = 10.0
+RETRY_S, MOST_RETRY_S = 10.0, 600.0
+"""Until a version that has failed is tried again, as perhaps its files could not be read just then. Each
+failure doubles the time."""
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
 """The header by whose hash requests are dealt to the canary; without it, the connection's address is it."""
@@ -61,12 +64,22 @@ class _Version:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a version is not served."""
+
+    reason: str
+    wait_s: float
+    retry_at: float
+    """When it is tried again, of `monotonic`."""
+
+
 class Versions:
     """Serves what the labels of `source` point to, and follows them.
 
     A version is loaded, warmed and tried on an example before its first request, and one that fails is not
-    served; requests under way end on the version that they began with. Where the source cannot be read, what
-    is served goes on being served.
+    served, but tried again later; requests under way end on the version that they began with. Where the
+    source cannot be read, what is served goes on being served.
     """
 
     def __init__(
@@ -78,6 +91,7 @@ class Versions:
         *,
         warm_first: bool = False,
         poll_s: float | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
         application of one model. `shares`: of the requests, those that the version labelled canary
@@ -95,8 +109,9 @@ class Versions:
         self._shadow, self._background = Shadow(self.metrics), background()
         self._served: dict[str, _Version] = {}
         self._main: _Version | None = None
-        self._failed: dict[str, str] = {}
-        """By version, why it is not served."""
+        self._failed: dict[str, _Failure] = {}
+        """By version."""
+        self._retry_s = retry_s
         self._unread = False
         self._look_now = asyncio.Event()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -188,7 +203,8 @@ class Versions:
         """What is served, and what is not; paths and reasons are for an administrator."""
         canary = self._share if CANARY in self._served else 0.0
         shares = {CANARY: canary, SHADOW: 0.0, self._source.main: 1.0 - canary}
-        private = {"source": self._source.name, "reasons": self._failed} if is_admin else {}
+        reasons = {version: failure.reason for version, failure in self._failed.items()}
+        private = {"source": self._source.name, "reasons": reasons} if is_admin else {}
         return {
             **private,
             "served": [
@@ -235,6 +251,7 @@ class Versions:
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         self._main = self._served[self._source.main] = await _begin(self._source.main, *self._first)
+        del self._first  # which would keep the model when it is no longer served
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -274,7 +291,10 @@ class Versions:
         self._unread = False
         for label, version in wanted.items():
             served = self._served.get(label)
-            if version not in self._failed and (served is None or served.model.id != version):
+            failure = self._failed.get(version)
+            if failure is not None and monotonic() < failure.retry_at:
+                continue
+            if served is None or served.model.id != version:
                 await self._change(label, version)
         for label in self._served.keys() - wanted.keys():
             self._retire(self._served.pop(label))
@@ -293,10 +313,13 @@ class Versions:
                 await began.lifespan.aclose()
                 raise failure
         except Exception as error:  # noqa: BLE001  (whatever is wrong with it, the others are served)
-            self._failed[version] = str(error)
+            last = self._failed.get(version)
+            wait_s = self._retry_s if last is None else min(2 * last.wait_s, MOST_RETRY_S)
+            self._failed[version] = _Failure(str(error), wait_s, monotonic() + wait_s)
             self.metrics.failed_versions.inc()
             logger.error("version %s of %s is not served: %s", version, self._source.name, error)
             return
+        self._failed.pop(version, None)
         before = self._served.get(label)
         self._served[label] = began
         if before is not None and before is self._main:

@@ -66,7 +66,7 @@ def _add_file(app: FastAPI, path: str, name: str, media_type: str, headers: Mapp
         return Response(content, media_type=media_type, headers=dict(headers))
 
 
-def add_page(app: FastAPI, model: Model) -> None:
+def add_page(app: FastAPI, model: Callable[[], Model]) -> None:
     """Add the page at `/`, its script and style, and the part of it that is about the model."""
     if find_spec("jinja2") is None:
 
@@ -82,7 +82,7 @@ def add_page(app: FastAPI, model: Model) -> None:
     @app.get("/page/model", include_in_schema=False)
     async def page_model() -> Response:
         template = _templates().get_template("model.html.jinja")
-        return HTMLResponse(template.render(**_facts(model)), headers=_HEADERS)
+        return HTMLResponse(template.render(**_facts(model())), headers=_HEADERS)
 
 
 @lru_cache(1)

@@ -33,6 +33,7 @@ def read_table(body: bytes, limits: Limits) -> pa.Table:
                     "the Arrow data is compressed by Arrow itself; write it without compression, or use gzip",
                 )
         with pa.ipc.open_stream(source) as stream:
+            _ = stream.schema.names  # decodes them, which raises ValueError for what is not UTF-8
             for batch in stream:
                 rows += batch.num_rows
                 if rows > limits.rows:

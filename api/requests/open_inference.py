@@ -65,7 +65,7 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
         raise RequestError(422, f"the body is not JSON: {error}") from None
     except ValidationError as error:
         place, problem = first_problem(error)
-        raise RequestError(422, f"{place}: {problem}") from None
+        raise RequestError(422, f"{place:.200}: {problem}") from None
     for output in request.outputs or ():
         if output.name != OUTPUT:
             raise RequestError(422, f"there is no output {output.name!r:.80}; there is {OUTPUT!r}")
@@ -82,7 +82,12 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
         columns[tensor.name] = _values(tensor, content)
     if size < len(body):
         raise RequestError(422, f"{len(body) - size} bytes are left after the inputs")
-    return orjson.dumps({"columns": columns}), request.id
+    try:
+        return orjson.dumps({"columns": columns}), request.id
+    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+        raise RequestError(
+            422, "the data of an input is nested too deeply; send a value for each row"
+        ) from None
 
 
 def _values(tensor: _Tensor, content: bytes | None) -> list[Any]:
@@ -106,7 +111,10 @@ def _values(tensor: _Tensor, content: bytes | None) -> list[Any]:
         kind = np.dtype(_TYPES[tensor.datatype])
         if len(content) % kind.itemsize:
             raise RequestError(422, f"input {name!r:.80}: its {len(content)} bytes are no {tensor.datatype}")
-        values = np.frombuffer(content, kind).tolist()
+        numbers = np.frombuffer(content, kind)
+        if kind.kind == "f" and np.isinf(numbers).any():  # which JSON would have as null: a missing value
+            raise RequestError(422, f"input {name!r:.80}: has an infinite number; send finite ones, or NaN")
+        values = numbers.tolist()
     if len(values) != rows:
         raise RequestError(422, f"input {name!r:.80}: {len(values)} values, and its shape says {rows}")
     return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -9,6 +10,8 @@ import numpy as np
 import orjson
 import pytest
 import tritonclient.http as triton
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ctr.model.model import Model
 from tests.api.running import Running
@@ -84,6 +87,12 @@ def test_by_hand(client: httpx.Client, model: Model) -> None:
             {"inputs": [{"name": "city", "shape": [1], "datatype": "BYTES"}]},
             "send its data as JSON, or as bytes",
         ),
+        (
+            b'{"inputs": [{"name": "city", "shape": [1], "datatype": "BYTES", "data": [%s%s]}]}'
+            % (b"[" * 300, b"]" * 300),
+            "nested too deeply",
+        ),
+        ({"inputs": [{**INPUTS[0], "x" * 100_000: 1}]}, "inputs.0.xxx"),
     ],
 )
 def test_errors_are_the_protocols(client: httpx.Client, request_: Any, problem: str) -> None:
@@ -92,6 +101,47 @@ def test_errors_are_the_protocols(client: httpx.Client, request_: Any, problem: 
     assert refused.status_code == 422
     assert list(refused.json()) == ["error"]
     assert problem in refused.json()["error"]
+    assert len(refused.text) < 500
+
+
+ANY_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each, max_size=2),
+    max_leaves=5,
+)
+TENSORS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["city", "age", "price", "nothing"]) | ANY_JSON,
+        "shape": st.just([1]) | st.just([1, 1]) | ANY_JSON,
+        "datatype": st.sampled_from(["BYTES", "FP32", "FP16", "INT64", "BOOL"]) | ANY_JSON,
+    },
+    optional={
+        "data": st.lists(ANY_JSON, min_size=1, max_size=1) | ANY_JSON,
+        "parameters": st.fixed_dictionaries({"binary_data_size": st.integers(-1, 9) | ANY_JSON}) | ANY_JSON,
+    },
+)
+
+
+@pytest.mark.hypothesis
+@given(
+    inputs=st.lists(TENSORS, max_size=2) | ANY_JSON,
+    others=st.fixed_dictionaries({}, optional=dict.fromkeys(("id", "parameters", "outputs", "x"), ANY_JSON)),
+    tail=st.binary(max_size=9),
+    cut=st.integers(-2, 2) | st.just(0),
+)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+def test_any_request_has_an_answer(
+    client: httpx.Client, inputs: Any, others: dict[str, Any], tail: bytes, cut: int
+) -> None:
+    head = json.dumps({"inputs": inputs, **others}).encode()  # which writes halves of surrogates, too
+    headers = {"inference-header-content-length": str(len(head) + cut)}
+    answer = client.post("/v2/models/ctr/infer", content=head + tail, headers=headers)
+    assert answer.status_code in (200, 422), answer.text
+    assert ("outputs" if answer.status_code == 200 else "error") in answer.json()
 
 
 def test_binary_data_that_is_none(client: httpx.Client) -> None:
@@ -112,6 +162,8 @@ def test_binary_data_that_is_none(client: httpx.Client) -> None:
         (ask(of("BYTES", 5), b"\2\0\0\0x"), "its binary data is cut"),
         (ask(of("BYTES", 5), b"\1\0\0\0\xff"), "value 0 is not UTF-8"),
         (ask(of("INT64", 5), b"12345"), "its 5 bytes are no INT64"),
+        (ask(of("FP16", 2), b"\0\x7c"), "has an infinite number"),
+        (ask(of("BYTES", 0), b"", "9" * 5_000), "send a number"),
         (ask(of("BYTES", 0), b"", "many"), "Inference-Header-Content-Length is 'many'"),
         (ask(of("BYTES", 0), b"", "100000"), "Inference-Header-Content-Length is 100000"),
     ):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import httpx
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from ctr.api.app import create_app
 from ctr.api.operations import Access, RegistrySource, Tokens, Versions
 from ctr.api.requests.body import Limits
-from ctr.features import FeatureSpec
+from ctr.features import FeatureSpec, parse_spec
+from ctr.model import LinearModel, Model
 from ctr.registry import Registry
 from tests.api.running import Running, run_server
 
@@ -46,6 +48,7 @@ def has_one_length(body: object) -> bool:
         ("POST", "/v1/predict", "positive"),
         ("POST", "/v1/predict", "negative"),
         ("POST", "/v1/explain", "positive"),
+        ("POST", "/v1/explain", "negative"),
         ("GET", "/v1/model", "positive"),
         ("GET", "/healthz", "positive"),
         ("GET", "/readyz", "positive"),
@@ -61,6 +64,42 @@ def test_every_answer_is_as_documented(generated: OpenApiSchema, method: str, pa
         case.call_and_validate()
 
     check()
+
+
+@pytest.mark.hypothesis
+@pytest.mark.xdist_group("openapi")
+def test_windows_are_as_documented() -> None:
+    """Rows without a time or too late are right by the schema."""
+    import schemathesis
+    from schemathesis import GenerationMode
+
+    spec = parse_spec(
+        """
+version: 1
+source: {format: jsonl}
+label: y
+fields: [{name: site, type: category}]
+windows:
+  - {name: user, key: [user], time: t, format: unix, spans: [1m], expire: 1h, features: [count]}
+""",
+        "windows",
+    )
+    weights = LinearModel.of_weights(np.array([3], np.uint32), np.ones(1, np.float32))
+    model = Model.of(spec, weights, {"optimizer": {"name": "ftrl"}})
+    with run_server(create_app(model)) as running:
+        accepted = {"positive_data_acceptance": {"expected-statuses": [200, 422]}}
+        document = schemathesis.openapi.from_url(
+            f"{running.url}/openapi.json", config=schemathesis.Config.from_dict({"checks": accepted})
+        )
+        for path in ("/v1/predict", "/v1/explain", "/v1/events/impressions", "/v1/events/clicks"):
+            for mode in ("positive", "negative"):
+
+                @given(case=document[path]["POST"].as_strategy(generation_mode=GenerationMode(mode)))
+                @settings(max_examples=10, suppress_health_check=list(HealthCheck))
+                def check(case: schemathesis.Case) -> None:
+                    case.call_and_validate()
+
+                check()
 
 
 @pytest.mark.hypothesis

@@ -12,6 +12,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 import ctr
 from ctr.api.app import create_app
@@ -110,6 +112,26 @@ def test_arrow_that_is_compressed_or_torn_is_refused(client: httpx.Client, codec
     assert response.status_code == 422
     assert "'citty'" in response.json()["detail"]
     assert client.post("/v1/predict/arrow", json={}).status_code == 415
+
+
+@pytest.mark.hypothesis
+@example(changes=[], name=b"ci\xffy", size=1)  # a column name that is not UTF-8
+@given(
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    name=st.just(b"city") | st.binary(min_size=4, max_size=4),
+    size=st.just(1.0) | st.floats(0, 1),
+)
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+def test_arrow_with_other_bytes_has_an_answer(
+    client: httpx.Client, changes: list[tuple[float, int]], name: bytes, size: float
+) -> None:
+    dictionary = pa.array(["x", "y", "x"]).dictionary_encode()
+    body = bytearray(arrow(pa.table({"city": ["a", "b", None], "age": [1, 2, 3], "note": dictionary})))
+    body = body.replace(b"city", name)
+    for place, value in changes:
+        body[int(place * len(body))] = value
+    response = ask_arrow(client, bytes(body[: int(size * len(body))]))
+    assert response.status_code in (200, 413, 422), response.text
 
 
 def test_gzip(client: httpx.Client, rows: list[ROW], expected: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 from tests.command_line import Cli
@@ -30,3 +31,21 @@ def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) ->
     assert facts["versions"][0]["labels"] == ["canary", "stable"]
     refused = cli("models", "remove", "stable", "--registry", registry)
     assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+
+
+def test_a_full_disk_leaves_nothing_half_published(cli: Cli, click_log: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    model = tmp_path / "model"
+    assert cli("train", "--spec", "criteo", click_log, "--model", model).code == 0
+    largest = max(path.stat().st_size for path in model.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest - 1, hard))
+    try:
+        done = cli("models", "publish", model, "--registry", registry, "--label", "stable")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (done.code, done.out, len(done.err.splitlines())) == (1, "", 1)
+    assert f"{registry}: the registry cannot be written" in done.err
+    assert [path.name for path in (registry / "versions").iterdir()] == []
+    assert not (registry / "labels.json").exists()
+    assert cli("models", "publish", model, "--registry", registry, "--label", "stable").code == 0
