@@ -281,6 +281,7 @@ class Service:
 
     def close(self) -> None:
         """Let the threads end, and the model go. Nothing can be predicted after that."""
+        self._ready = False
         self._threads.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
         if self._windows is not None:
@@ -334,6 +335,8 @@ class Service:
 
     def compare(self, body: bytes, answer: bytes) -> None:
         """Predict the rows of a request that another version has answered, and note how the two differ."""
+        if not self._ready:  # no longer: it has been closed
+            return
         served = np.array(orjson.loads(answer)["predictions"], np.float32)
         batch = self._answers.transform_for(frozenset()).apply(self._rows.read(body).cells)
         predictions = probabilities_of(self.model.margins(batch))

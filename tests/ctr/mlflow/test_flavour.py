@@ -44,14 +44,12 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where MLflow keeps runs and models."""
     import mlflow
 
-    before = mlflow.get_tracking_uri()
     monkeypatch.setenv("CTR_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    mlflow.set_tracking_uri((tmp_path / "mlflow").as_uri())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlflow").as_uri())
     yield tmp_path / "mlflow"
     while mlflow.active_run():
         mlflow.end_run()
-    mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture(scope="module")
