@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from ctr.api.requests import RequestError
+from ctr.api.requests import RequestError, too_slow
 from ctr.api.service import Service, problem
 from ctr.errors import DataError
 
@@ -32,7 +33,13 @@ class Shortcut:
             await self._app(scope, receive, send)
             return
         if _is_plain(scope):
-            message = await receive()
+            try:
+                async with asyncio.timeout(self._service.limits.body_s):
+                    message = await receive()
+            except TimeoutError:
+                late = too_slow(self._service.limits.body_s)
+                await problem(late.status, late.detail)(scope, receive, send)
+                return
             if message["type"] == "http.request" and not message.get("more_body"):
                 content = self._service.predict_now(message["body"])
                 if content is not None:

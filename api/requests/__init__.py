@@ -11,6 +11,7 @@ from ctr.api.requests.body import (
     decompressed,
     read_body,
     setting_of,
+    too_slow,
 )
 from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows
 from ctr.api.requests.open_inference import OUTPUT, read_infer

@@ -108,6 +108,15 @@ def too_many(rows: int, limits: Limits) -> RequestError:
     )
 
 
+def too_slow(seconds: float) -> RequestError:
+    """What a client is told whose body does not arrive in time."""
+    return RequestError(
+        408,
+        f"the body did not arrive within {seconds:g} seconds {setting_of('body_s')}; send fewer rows per"
+        " request",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ByteLimit:
     """The size of a body, and which field of `Limits` says so."""
@@ -167,11 +176,7 @@ async def read_body(request: Request, limit: ByteLimit, seconds: float) -> bytes
         # Nobody is left to read the answer; this only keeps a traceback out of the log.
         raise RequestError(400, "the connection was closed before the whole body had arrived") from None
     except TimeoutError:
-        raise RequestError(
-            408,
-            f"the body did not arrive within {seconds:g} seconds {setting_of('body_s')}; send fewer rows per"
-            " request",
-        ) from None
+        raise too_slow(seconds) from None
     if size > limit.bytes:
         raise limit.exceeded()
     return parts[0] if len(parts) == 1 else b"".join(parts)

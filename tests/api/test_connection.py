@@ -107,6 +107,31 @@ def test_a_body_has_a_deadline(model: Model) -> None:
     assert b"did not arrive within 0.2 seconds" in said
 
 
+def test_a_small_body_of_which_nothing_comes_has_one_too(model: Model) -> None:
+    head = (
+        b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"
+    )
+    with run_server(create_app(model, limits=Limits(body_s=0.2)), header_s=0.2) as running:
+        said = answer(connect(running.url, head))
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"did not arrive within 0.2 seconds" in said
+
+
+def test_a_small_body_may_come_in_pieces(model: Model) -> None:
+    body = b'{"rows": [{"age": 3}]}'
+    head = (
+        b"POST /v1/predict HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body)
+    )
+    with run_server(create_app(model)) as running, closing(connect(running.url, head)) as client:
+        for place in range(len(body)):
+            client.sendall(body[place : place + 1])
+            time.sleep(0.001)
+        said = answer(client)
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b'"predictions":[' in said
+
+
 def test_connections_without_a_request_make_room_for_others(model: Model) -> None:
     with run_server(create_app(model), limit=3) as running, ExitStack() as held:
         slow = [held.enter_context(closing(connect(running.url, HALF_A_HEADER))) for _ in range(10)]
