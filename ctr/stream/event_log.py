@@ -157,6 +157,8 @@ class Segment:
                 try:
                     event = orjson.loads(line)
                     known = isinstance(event, dict) and isinstance(event.get("id"), str)
+                    known = known and isinstance(event.get("row", {}), dict)
+                    known = known and isinstance(event.get("time", 0), int)
                 except orjson.JSONDecodeError:
                     known = False
                 if not known or time_of(event["id"]) is None:

@@ -173,10 +173,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     assert run(log, out, 1200).rows == 1
     with pytest.raises(DataError, match="was joined with --label click --window 100s"):
         join(log, out, window_s=5, until=1)
-    with (log / IMPRESSIONS / segment("bbbbbbbb")).open("wb") as file:
-        file.write(b"torn\n")
-    with pytest.raises(DataError, match="byte 0: is no event of a log"):
-        run(log, out, 1300)
+    others = [{"id": 5}, {"id": "5"}, {"id": id_at(1), "row": 5}, {"id": id_at(1), "time": "5"}, []]
+    for line in (b"torn", *(json.dumps(each).encode() for each in others)):
+        (log / IMPRESSIONS / segment("bbbbbbbb")).write_bytes(line + b"\n")
+        with pytest.raises(DataError, match="byte 0: is no event of a log"):
+            run(log, out, 1300)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("")
     with pytest.raises(DataError, match="holds something else than joined rows"):
