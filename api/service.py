@@ -97,7 +97,7 @@ class Service:
         self._note = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
         self._answers = Answers(self.model, self._predicted)
         self._drift = Drift(self.model, self.metrics)
-        self._rows = JsonRows(model.transform, limits, unknown_fields)
+        self._rows = JsonRows(model.transform, limits, unknown_fields, keeps_log=log is not None)
         self._unknown_fields = unknown_fields
         self.log = log
         spec = model.spec

@@ -30,7 +30,16 @@ _FORMS = (
 class JsonRows:
     """Reads the rows of JSON bodies for a transform. Any number of threads may use it."""
 
-    def __init__(self, transform: Transform, limits: Limits, unknown: UnknownFields = "refuse") -> None:
+    def __init__(
+        self,
+        transform: Transform,
+        limits: Limits,
+        unknown: UnknownFields = "refuse",
+        *,
+        keeps_log: bool = False,
+    ) -> None:
+        """`keeps_log`: see `parse_rows`."""
+        self._keeps_log = keeps_log
         self._transform = transform
         self._limits = limits
         self._lists = len(transform.spec.list_columns)
@@ -54,7 +63,7 @@ class JsonRows:
 
     def parse(self, body: bytes) -> RequestRows:
         """What `read` returns, by way of Python objects."""
-        return self.cells_of(parse_rows(body, self._limits, self._lists))
+        return self.cells_of(parse_rows(body, self._limits, self._lists, keeps_log=self._keeps_log))
 
     def cells_of(self, rows: list[dict[str, Any]]) -> RequestRows:
         """Rows that have been parsed, as cells."""

@@ -17,11 +17,14 @@ import pytest
 import ctr
 from ctr.api.app import create_app
 from ctr.api.feedback import FeedbackLog
+from ctr.api.operations import RegistrySource, Versions
 from ctr.model import Model, load_model
+from ctr.registry import Registry
 from ctr.stream import join
 from ctr.stream.event_log import IMPRESSIONS, now, segments
 from tests.api.operations.test_metrics import value
 from tests.api.operations.test_processes import children
+from tests.api.operations.test_versions import until
 from tests.api.running import Running, run_server
 from tests.api.test_server import server_process
 from tests.command_line import Cli
@@ -67,6 +70,28 @@ def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tm
     assert [row["click"] for row in rows] == [0, 1, 0, 0, 0, 0, 0]
     assert rows[1] == {"click": 1, "city": "東京", "price": "1e3"}
     assert rows[5] == {"click": 0, "city": "Köln", "age": 1}
+
+
+def test_a_shadow_predicts_what_is_kept(
+    registry: Registry, models: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And keeps nothing itself."""
+    log = FeedbackLog(tmp_path / "log")
+    source = RegistrySource(registry.place, ["stable", "shadow"])
+    registry.publish(models[1], ["shadow"])
+
+    def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
+        return create_app(model, metrics=metrics, on_warm=on_warm, feedback=log)
+
+    first = source.load(source.versions()["stable"])
+    with run_server(Versions(source, first, make_app, {"shadow": 1.0}, poll_s=0.02)) as running:
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        answer = running.client.post("/v1/predict", json={"rows": ROWS, "log": True}).json()
+        until(lambda: value(running.client.get("/metrics").text, "ctr_shadow_difference_count") == 3)
+    log.close()
+    (only,) = segments(tmp_path / "log", IMPRESSIONS)
+    assert [event["id"] for event, _ in only.events()] == answer["ids"]
+    assert "failed on a request" not in caplog.text
 
 
 def test_a_model_learns_from_what_it_served(
