@@ -24,6 +24,7 @@ from ctr.features.spec import NumberField, columns_of
 from ctr.model import Model, load_detached, read_manifest
 from ctr.model import load_model as load_folder
 from ctr.packages import require_packages
+from ctr.tracking import reason_of
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
@@ -99,7 +100,7 @@ def folder_within(place: Path, uri: str) -> Path:
     try:
         flavours = Description.load(str(place)).flavors
     except Exception as error:
-        raise DataError(f"{uri}: is no model of MLflow ({_first_line(error)}).") from error
+        raise DataError(f"{uri}: is no model of MLflow ({reason_of(error)}).") from error
     if _FLAVOUR not in flavours:
         raise DataError(
             f"{uri}: is a model of {', '.join(sorted(flavours)) or 'no flavour'}; `ctr.mlflow.log_model` logs"
@@ -126,11 +127,7 @@ def reported(mlflow: Any) -> Iterator[None]:
         raise
     except Exception as error:
         where = mlflow.get_tracking_uri()
-        raise DataError(f"MLflow at {where}: {_first_line(error)}; see MLFLOW_TRACKING_URI.") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(f"MLflow at {where}: {reason_of(error)}; see MLFLOW_TRACKING_URI.") from error
 
 
 @contextmanager

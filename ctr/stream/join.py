@@ -74,6 +74,7 @@ def join(
     when it counts, and a run that was killed is finished or repeated by the next. Raises DataError for a log
     that is torn, an `out` that was made with other settings, and a row that has a column of the label's name.
     """
+    segments(log, IMPRESSIONS)  # which says if there are none
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one run at a time

@@ -85,10 +85,15 @@ class MlflowTracker:
 
     def _failed(self, what: str, error: Exception) -> DataError:
         where = self._mlflow.get_tracking_uri()
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        cause: BaseException | None = error
-        while cause is not None:  # below three libraries, which repeat each other
-            if isinstance(cause, OSError) and cause.strerror:
-                reason = cause.strerror
-            cause = cause.__cause__ or cause.__context__
-        return DataError(f"MLflow at {where} {what} ({reason}); check MLFLOW_TRACKING_URI.")
+        return DataError(f"MLflow at {where} {what} ({reason_of(error)}); check MLFLOW_TRACKING_URI.")
+
+
+def reason_of(error: Exception) -> str:
+    """In one line, what was wrong below three libraries, which repeat each other."""
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return reason.rstrip(".")

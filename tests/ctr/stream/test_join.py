@@ -167,6 +167,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     with pytest.raises(DataError, match="there is no log of impressions; `ctr serve --feedback-log"):
         run(log, out, 1)
+    assert not out.exists()
     write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000)])
     with (log / IMPRESSIONS / segment("aaaaaaaa")).open("ab") as file:
         file.write(b'{"id": "0')  # which is being written
