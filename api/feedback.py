@@ -24,12 +24,12 @@ class FeedbackLog:
     def __init__(self, folder: Path, share: float = 0.0) -> None:
         """`share`: of the requests, those that are kept without asking. Raises DataError."""
         self._impressions, self._clicks = EventWriter(folder, IMPRESSIONS), EventWriter(folder, CLICKS)
-        self._share = share
+        self.share = share
         self._is_failing = False
 
     def is_drawn(self) -> bool:
         """Whether the next request is kept, though it does not ask for it."""
-        return self._share > 0 and random() < self._share
+        return random() < self.share
 
     def keep(
         self,

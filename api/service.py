@@ -35,6 +35,7 @@ from ctr.api.requests import (
     parse_rows,
     read_body,
     read_table,
+    require_brief,
     setting_of,
     write_table,
 )
@@ -298,8 +299,10 @@ class Service:
 
         `most`: with more features than that it raises MoreFeaturesError.
         """
-        if self.log is not None and self._ready and (b'"log"' in body or self.log.is_drawn()):
-            return self._predict_and_log(body, most, details)
+        if self.log is not None and self._ready and ((asks := b'"log"' in body) or self.log.share):
+            require_brief(body, most)  # before it is drawn, as that is asked once for each request
+            if asks or self.log.is_drawn():
+                return self._predict_and_log(body, most, details)
         rows = self._rows.read(body, briefly=most is not None)
         batch = self._answers.transform_for(details).apply(rows.cells, most)
         answer = self._answers.json(batch, details)

@@ -13,5 +13,5 @@ from ctr.api.requests.body import (
     setting_of,
     too_slow,
 )
-from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows
+from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows, require_brief
 from ctr.api.requests.open_inference import OUTPUT, read_infer

@@ -27,6 +27,12 @@ _FORMS = (
 )
 
 
+def require_brief(body: bytes, most: int | None) -> None:
+    """MoreFeaturesError if a body would take long to parse, unless `most` is None: then it may."""
+    if most is not None and body.count(b":") + body.count(b",") > PARSED_CELLS:
+        raise MoreFeaturesError
+
+
 class JsonRows:
     """Reads the rows of JSON bodies for a transform. Any number of threads may use it."""
 
@@ -57,8 +63,7 @@ class JsonRows:
         rows = self._scanner.read(body, self._limits.rows)
         if rows is not None:
             return rows
-        if briefly and body.count(b":") + body.count(b",") > PARSED_CELLS:
-            raise MoreFeaturesError
+        require_brief(body, 0 if briefly else None)
         return self.parse(body)
 
     def parse(self, body: bytes) -> RequestRows:

@@ -72,6 +72,16 @@ def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tm
     assert rows[5] == {"click": 0, "city": "Köln", "age": 1}
 
 
+def test_a_large_request_is_drawn_once_too(model: Model, tmp_path: Path) -> None:
+    """It is parsed in a thread."""
+    log = FeedbackLog(tmp_path / "log", 0.5)
+    with run_server(create_app(model, feedback=log)) as running:
+        rows = 400 * [{"city": "Köln", "age": 3}]
+        answers = [running.client.post("/v1/predict", json={"rows": rows}).json() for _ in range(200)]
+    log.close()
+    assert 60 < sum("ids" in answer for answer in answers) < 140
+
+
 def test_a_shadow_predicts_what_is_kept(
     registry: Registry, models: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
