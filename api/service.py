@@ -301,8 +301,9 @@ class Service:
         """
         if self.log is not None and self._ready and ((asks := b'"log"' in body) or self.log.share):
             require_brief(body, most)  # before it is drawn, as that is asked once for each request
-            if asks or self.log.is_drawn():
-                return self._predict_and_log(body, most, details)
+            drawn = self.log.is_drawn()
+            if asks or drawn:
+                return self._predict_and_log(body, most, details, drawn=drawn)
         rows = self._rows.read(body, briefly=most is not None)
         batch = self._answers.transform_for(details).apply(rows.cells, most)
         answer = self._answers.json(batch, details)
@@ -312,15 +313,17 @@ class Service:
             self.metrics.unknown_values.inc(rows.unknown)
         return answer
 
-    def _predict_and_log(self, body: bytes, most: int | None, details: frozenset[str]) -> bytes:
-        """The same, whose rows are kept if the request says so, or was drawn; the answer has their ids."""
+    def _predict_and_log(
+        self, body: bytes, most: int | None, details: frozenset[str], *, drawn: bool
+    ) -> bytes:
+        """The same; rows are kept, and get ids, if the request says so, or says nothing and was drawn."""
         assert self.log is not None
         rows = parse_rows(body, self.limits, self._lists, keeps_log=True)
         known = self._rows.cells_of(rows)
         batch = self._answers.transform_for(details).apply(known.cells, most)
         if known.unknown and self._unknown_fields == "count":
             self.metrics.unknown_values.inc(known.unknown)
-        if orjson.loads(body).get("log") is False:
+        if not orjson.loads(body).get("log", drawn):
             return self._answers.json(batch, details)
         keep = partial(self.log.keep, rows, model=self.model.id, metrics=self.metrics)
         return self._answers.json(batch, details, keep)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 
 from ctr.api.operations.metrics import ServingMetrics
+from ctr.errors import CtrError
 from ctr.features import Batch, Transform
 from ctr.model import Model, UnseenCounts
 
@@ -35,7 +37,8 @@ class Drift:
             return
         self._next = now + EVERY_S
         counts = UnseenCounts(self._model.spec)
-        counts.add(hashed(self._transform), self._model.linear)
+        with suppress(CtrError):  # such as windows in Redis that is away: the request was answered
+            counts.add(hashed(self._transform), self._model.linear)
         for name, features, unseen in zip(
             self._names, counts.features.tolist(), counts.unseen.tolist(), strict=False
         ):

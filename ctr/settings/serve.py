@@ -105,7 +105,7 @@ class ServeJob(Settings):
         float,
         BeforeValidator(_share),
         Setting(
-            "With {feedback_log}: keep this share of the requests, whatever they say, such as 100%.",
+            "With {feedback_log}: also keep this share of the requests that do not say, such as 100%.",
             metavar="SHARE",
             kind=str,
             default="0%",

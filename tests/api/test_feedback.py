@@ -30,6 +30,7 @@ from tests.api.test_server import server_process
 from tests.command_line import Cli
 
 LATER = 3_600_000_000
+FLAGS: list[dict[str, bool]] = [{}, {"log": True}, {"log": False}]
 ROWS = [{"city": "Köln", "age": 3}, {"city": "東京", "price": "1e3"}, {}]
 
 
@@ -70,6 +71,19 @@ def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tm
     assert [row["click"] for row in rows] == [0, 1, 0, 0, 0, 0, 0]
     assert rows[1] == {"click": 1, "city": "東京", "price": "1e3"}
     assert rows[5] == {"click": 0, "city": "Köln", "age": 1}
+
+
+def test_a_column_that_is_called_log(tmp_path: Path) -> None:
+    """Is no wish to keep its row; and a request that says no is not kept, whatever was drawn."""
+    spec = "{version: 1, source: {format: jsonl}, label: y, fields: [{name: log, type: category}]}"
+    model = ctr.train([{"log": "ab"[i % 2], "y": i % 3 // 2} for i in range(90)], spec)
+    for share, kept in ((0.0, [False, True, False]), (1.0, [True, True, False])):
+        log = FeedbackLog(tmp_path / str(share), share)
+        with run_server(create_app(model, feedback=log)) as running:
+            requests: list[dict[str, Any]] = [{"rows": [{"log": "a"}], **flag} for flag in FLAGS]
+            answers = [running.client.post("/v1/predict", json=request).json() for request in requests]
+        log.close()
+        assert ["ids" in answer for answer in answers] == kept
 
 
 def test_a_large_request_is_drawn_once_too(model: Model, tmp_path: Path) -> None:
@@ -183,18 +197,18 @@ def test_what_was_answered_outlives_a_process(model_dir: Path, tmp_path: Path) -
     with server_process(model_dir, *words) as (process, line):
 
         def ask() -> None:
-            for _ in range(150):
-                try:
-                    answer = httpx.post(f"{line.split()[-1]}/v1/predict", json={"rows": ROWS})
-                except httpx.TransportError:
-                    continue
-                ids.extend(answer.json()["ids"])
+            with httpx.Client(base_url=line.split()[-1]) as client:
+                for _ in range(150):
+                    try:
+                        answer = client.post("/v1/predict", json={"rows": ROWS})
+                    except httpx.TransportError:
+                        continue
+                    ids.extend(answer.json()["ids"])
 
         askers = [threading.Thread(target=ask) for _ in range(3)]
         for asker in askers:
             asker.start()
-        while len(ids) < 300:
-            pass
+        until(lambda: len(ids) >= 300)
         os.kill(children(process)[0], signal.SIGKILL)
         for asker in askers:
             asker.join()
