@@ -19,10 +19,8 @@ from ctr.outputs import replace_file
 
 DENSE_SLOTS = 1 << 26
 """Up to here each slot has a place of its own: 256 MiB."""
-
-
 _KEPT = 3
-"""A rollback finds the one before."""
+"""Shared files, so that a rollback finds the one before."""
 
 
 class WeightLookup(Protocol):
@@ -62,9 +60,8 @@ def shared_lookup_of(slots: Slots, weights: Float32, path: Path, most: int = DEN
                 with replace_file(path.with_suffix(".lookup")) as draft, draft.open("wb") as file:
                     for array in lookup_of(slots, weights, most).arrays:
                         array.tofile(file)
-                for old in sorted(path.parent.glob("*.lookup"), key=lambda each: each.stat().st_mtime_ns)[
-                    :-_KEPT
-                ]:
+                files = sorted(path.parent.glob("*.lookup"), key=lambda each: each.stat().st_mtime_ns)
+                for old in files[:-_KEPT]:
                     old.unlink()
             # As a copy: Numba compiles its kernels once more for read-only arrays.
             content = np.memmap(path.with_suffix(".lookup"), np.uint8, "c")
