@@ -1,4 +1,14 @@
 """What was served and clicked, as it was served: logged by servers, joined to rows for training."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctr.lazy import lazy_package
 from ctr.stream.event_log import CLICKS, IMPRESSIONS, EventWriter, now, time_of
 from ctr.stream.join import Joined, join
+
+if TYPE_CHECKING:
+    from ctr.stream.example_stream import LANES, ExampleStream, StreamChunk
+
+__getattr__ = lazy_package(__name__, __file__)  # the Redis client is loaded by whoever asks for a stream

@@ -41,6 +41,8 @@ class RedisUrl:
     password: str | None = field(default=None, repr=False)
     model: str | None = None
     """From `?model=NAME`."""
+    stream: str | None = None
+    """From `?stream=NAME`, of a URL that names a stream and no store."""
     files: tuple[tuple[str, str], ...] = ()
     """Of a `rediss` server, each with its parameter: `ca`, its certificate authority; `cert`, what shows it
     who asks; `key`, the private key of that, unless it is in the same file.
@@ -57,7 +59,8 @@ class RedisUrl:
     @property
     def public(self) -> str:
         """The URL without user and password; see `credentials`."""
-        query = urlencode({**({} if self.model is None else {"model": self.model}), **dict(self.files)})
+        names = {"model": self.model, "stream": self.stream}
+        query = urlencode({name: value for name, value in names.items() if value} | dict(self.files))
         return f"{self}?{query}" if query else str(self)
 
     @property
@@ -128,9 +131,10 @@ def parse_redis_url(url: str) -> RedisUrl:
     )
     shown = f"{scheme}://{','.join(map(host_port, addresses))}"
     query = {name: values[-1] for name, values in parse_qs(parts["query"] or "", True).items()}
-    if unknown := query.keys() - {"model", *_SSL_OPTIONS}:
+    if unknown := query.keys() - {"model", "stream", *_SSL_OPTIONS}:
         raise StoreError(
-            f"{shown}: a store URL has no parameter {sorted(unknown)[0]!r}; there are model, ca, cert, key."
+            f"{shown}: a URL of Redis has no parameter {sorted(unknown)[0]!r}; there are model, stream, ca, "
+            "cert, key."
         )
     files = [name for name in _SSL_OPTIONS if name in query]
     if files and not scheme.startswith("rediss"):
@@ -139,8 +143,9 @@ def parse_redis_url(url: str) -> RedisUrl:
         raise StoreError(f"{shown}: key needs a client certificate: add &cert=FILE.")
     if len(addresses) > 1 and scheme in SINGLE_SCHEMES:
         raise StoreError(f"{shown}: several hosts are a cluster; write {scheme}+cluster://…")
-    if "model" in query:
-        _check_model(query["model"])
+    for kind in ("model", "stream"):
+        if kind in query:
+            _check_name(kind, query[kind])
     return RedisUrl(
         scheme=scheme,
         hosts=addresses,
@@ -148,6 +153,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         username=unquote(parts["user"] or "") or os.environ.get("CTR_REDIS_USER"),
         password=unquote(parts["password"] or "") or os.environ.get("CTR_REDIS_PASSWORD"),
         model=query.get("model"),
+        stream=query.get("stream"),
         files=tuple((name, query[name]) for name in files),
     )
 
@@ -160,18 +166,18 @@ _URL = re.compile(
 _HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\])(:(?P<port>[0-9]{1,5}))?")
 
 
-def _check_model(name: str) -> None:
-    """Raise StoreError for names that would lead astray as a part of keys."""
+def _check_name(kind: str, name: str) -> None:
+    """Raise StoreError for names of a `kind` that would lead astray as a part of keys."""
     size = len(name.encode(errors="surrogateescape"))
     if "{" in name or "}" in name:
         raise StoreError(
-            f"the model name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would keep all "
-            "of the model on one node; use another name (?model=NAME)."
+            f"the {kind} name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would keep "
+            f"all of the {kind} on one node; use another name (?{kind}=NAME)."
         )
     if not 0 < size <= _LONGEST_NAME or not name.isprintable():
         raise StoreError(
-            f"the model name {name[:40]!r} has {size} bytes; give one of 1 to {_LONGEST_NAME} bytes, without "
-            "control characters (?model=NAME)."
+            f"the {kind} name {name[:40]!r} has {size} bytes; give one of 1 to {_LONGEST_NAME} bytes, "
+            f"without control characters (?{kind}=NAME)."
         )
 
 

@@ -1,0 +1,161 @@
+"""`ExampleStream`: rows for training in Redis, cut into chunks, each of which is appended once.
+
+A stream has a fixed number of *lanes*, each a Redis stream of its own, which training treats as a data shard:
+whoever trains a lane reads its chunks in order. Chunk `n` of the stream is chunk `n // LANES` of lane
+`n % LANES`, and its number is the id of its entry. So Redis refuses a chunk that is there already, and a
+watermark of the store, which is such a number, says where to read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import Any
+
+import orjson
+
+from ctr.errors import DataError, StoreError
+from ctr.ps import RedisUrl, parse_redis_url
+from ctr.ps.wire import PATIENCE_S, Connection, Write, connect, pairs
+
+LANES = 16
+"""As many workers can train a stream at once."""
+_TIMEOUT_S = 10.0
+_UNTRAINED = 256
+"""Chunks that a lane holds before a writer has to wait for training."""
+_TRAINED = 16
+"""Chunks that a lane keeps behind the position of training: after a failover, some may be needed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamChunk:
+    """One chunk of a lane."""
+
+    number: int
+    """In its lane, from 0."""
+    rows: bytes
+    """JSON lines, one for each row."""
+    count: int
+    """Rows."""
+    made_us: int
+    """When it was appended, in microseconds since 1970."""
+    is_weighted: bool
+    """Whether a row that was clicked is there twice: unclicked when it was served, and clicked later."""
+
+
+class ExampleStream:
+    """The stream `url.stream` (default: `default`). Thread-safe.
+
+    All methods raise StoreError when Redis cannot be reached, or refuses.
+    """
+
+    def __init__(self, url: RedisUrl | str) -> None:
+        self.url = parse_redis_url(url) if isinstance(url, str) else url
+        name = self.url.stream or "default"
+        # Lanes of a cluster are on any of its nodes.
+        self._keys = [f"ctr:{{stream:{name}:{lane}}}".encode() for lane in range(LANES)]
+        self._connection = Connection(
+            connect(self.url, _TIMEOUT_S), patience_s=PATIENCE_S, purpose="the stream of examples", remedy=""
+        )
+
+    def append(
+        self, number: int, rows: Sequence[bytes], state: Mapping[str, Any], *, is_weighted: bool = False
+    ) -> bool:
+        """Append chunk `number` of the stream: rows of JSON without line ends, and its writer's state.
+
+        False if its lane is full: training is too far behind; try again later. A chunk that is there already
+        is left as it is.
+        """
+        lane, number_in_lane = number % LANES, number // LANES
+        fields = {
+            "rows": b"\n".join(rows),
+            "count": len(rows),
+            "made": time_ns() // 1_000,
+            "weighted": int(is_weighted),
+            "state": orjson.dumps(state),
+        }
+        entry = [word for field in fields.items() for word in field]
+        key, position = self._keys[lane], self._position_key(lane)
+
+        def decide(answers: list[Any]) -> Write[bool]:
+            last, trained = _number_of(answers[0]), int(answers[1] or 0)
+            if last >= number_in_lane:
+                return (), True
+            if last + 1 != number_in_lane:
+                raise StoreError(
+                    f"{self.url}: lane {lane} of the stream ends with chunk {last}, so {number_in_lane} cannot be "
+                    "appended: has Redis lost chunks, or do two processes write to one stream?"
+                )
+            if number_in_lane - trained >= _UNTRAINED:
+                return (), False
+            return [("XADD", key, f"{number_in_lane + 1}-0", *entry)], True
+
+        reads = [("XREVRANGE", key, "+", "-", "COUNT", 1), ("GET", position)]
+        return self._connection.update([key], reads, decide)
+
+    def last(self) -> tuple[int, dict[str, Any]]:
+        """The number of the stream's next chunk, and the state in the last one; 0 and nothing if empty."""
+        ends = self._connection.ask_each([("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._keys])
+        numbers = [_number_of(end) * LANES + lane for lane, end in enumerate(ends)]
+        lane = max(range(LANES), key=numbers.__getitem__)
+        if not ends[lane]:
+            return 0, {}
+        state: dict[str, Any] = orjson.loads(pairs(ends[lane][0][1])[b"state"])
+        return numbers[lane] + 1, state
+
+    def read(self, lane: int, first: int, most: int = 1) -> list[StreamChunk]:
+        """Up to `most` chunks of a lane from number `first` on; none if there is none yet.
+
+        Raises DataError where they are gone, so that training would miss examples.
+        """
+        (entries,) = self._connection.ask(("XRANGE", self._keys[lane], f"{first + 1}-0", "+", "COUNT", most))
+        chunks = [_chunk(entry) for entry in entries]
+        if chunks and chunks[0].number != first:
+            raise DataError(
+                f"{self.url}: chunks {first:,} to {chunks[0].number - 1:,} of lane {lane} are gone from the "
+                "stream, so their examples would be missing: was it trimmed by somebody else, or is this "
+                "another model's stream?"
+            )
+        return chunks
+
+    def trained(self, lane: int, before: int) -> None:
+        """Let go of chunks of a lane before this number, but for the last few: a model has them for good."""
+        keep = max(before - _TRAINED, 0)
+        self._connection.ask(
+            ("XTRIM", self._keys[lane], "MINID", f"{keep + 1}-0"), ("SET", self._position_key(lane), before)
+        )
+
+    def untrained(self) -> tuple[int, int]:
+        """How many chunks wait for training, and when the oldest of them was appended (us; 0: none waits)."""
+        asked = [("GET", self._position_key(lane)) for lane in range(LANES)]
+        positions = [int(position or 0) for position in self._connection.ask_each(asked)]
+        of_lanes = list(zip(self._keys, positions, strict=True))
+        firsts = [("XRANGE", key, f"{position + 1}-0", "+", "COUNT", 1) for key, position in of_lanes]
+        lasts = [("XREVRANGE", key, "+", f"{position + 1}-0", "COUNT", 1) for key, position in of_lanes]
+        answers = self._connection.ask_each(firsts + lasts)
+        made = [_chunk(entry[0]).made_us for entry in answers[:LANES] if entry]
+        ends = zip(answers[LANES:], positions, strict=True)
+        return sum(_number_of(end) + 1 - position for end, position in ends if end), min(made, default=0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _position_key(self, lane: int) -> bytes:
+        return self._keys[lane] + b":trained"
+
+
+def _chunk(entry: Any) -> StreamChunk:
+    fields = pairs(entry[1])
+    return StreamChunk(
+        number=_number_of([entry]),
+        rows=fields[b"rows"],
+        count=int(fields[b"count"]),
+        made_us=int(fields[b"made"]),
+        is_weighted=fields[b"weighted"] == b"1",
+    )
+
+
+def _number_of(entries: Any) -> int:
+    """The chunk number of the first of these entries; -1 if there is none."""
+    return int(entries[0][0].split(b"-")[0]) - 1 if entries else -1

@@ -1,0 +1,69 @@
+"""Tests of the stream of examples: chunks are appended once, read in order, and kept until trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+
+from ctr.errors import DataError, StoreError
+from ctr.stream import LANES, ExampleStream
+from ctr.stream.example_stream import _TRAINED, _UNTRAINED
+from tests.ps.redis_servers import needs_redis
+
+pytestmark = needs_redis
+_names = count()
+
+
+@pytest.fixture
+def stream(redis_url: str) -> Iterator[ExampleStream]:
+    with closing(ExampleStream(f"{redis_url}?stream=test-{next(_names)}")) as stream:
+        yield stream
+
+
+def fill(stream: ExampleStream, first: int, end: int) -> None:
+    for number in range(first, end):
+        assert stream.append(number, [b'{"row": %d}' % number], {"read": number})
+
+
+def test_chunks_keep_their_order_and_the_writers_state(stream: ExampleStream) -> None:
+    assert stream.last() == (0, {})
+    fill(stream, 0, 2 * LANES + 3)
+    assert stream.last() == (2 * LANES + 3, {"read": 2 * LANES + 2})
+    for lane, chunks in ((0, 3), (2, 3), (3, 2)):
+        read = stream.read(lane, 0, most=10)
+        assert [each.number for each in read] == list(range(chunks))
+        assert read[1].rows == b'{"row": %d}' % (LANES + lane)
+    assert stream.read(0, 3) == []
+
+
+def test_a_chunk_is_appended_once(stream: ExampleStream) -> None:
+    fill(stream, 0, 5)
+    assert stream.append(4, [b'{"row": "again"}'], {})
+    assert [each.rows for each in stream.read(4, 0, most=10)] == [b'{"row": 4}']
+    with pytest.raises(StoreError, match="do two processes write"):
+        stream.append(4 + 2 * LANES, [b"{}"], {})
+
+
+def test_a_full_lane_waits_for_training(stream: ExampleStream) -> None:
+    for number in range(_UNTRAINED):
+        assert stream.append(number * LANES, [b"{}"], {})
+    assert not stream.append(_UNTRAINED * LANES, [b"{}"], {})
+    waiting, oldest_us = stream.untrained()
+    assert waiting == _UNTRAINED
+    assert oldest_us == stream.read(0, 0)[0].made_us
+    stream.trained(0, _UNTRAINED)
+    assert stream.untrained() == (0, 0)
+    assert stream.append(_UNTRAINED * LANES, [b"{}"], {})
+    assert stream.last()[0] == _UNTRAINED * LANES + 1
+
+
+def test_chunks_that_are_gone_are_an_error_and_no_gap(stream: ExampleStream) -> None:
+    for number in range(2 * _TRAINED):
+        assert stream.append(number * LANES, [b"{}"], {})
+    stream.trained(0, 2 * _TRAINED)
+    assert len(stream.read(0, _TRAINED, most=100)) == _TRAINED
+    with pytest.raises(DataError, match=f"chunks 0 to {_TRAINED - 1} of lane 0 are gone"):
+        stream.read(0, 0)
