@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SendPacked,
         warm_up_requests,
     )
+    from ctr.ps.feed import Feed, PartitionChange
     from ctr.ps.records import Change, Record, RecordStore
     from ctr.ps.redis import Logged, ModelExistsError, PackedPush, PartitionDump, RedisStore, Saturations
     from ctr.ps.wire import RedisUrl, parse_redis_url

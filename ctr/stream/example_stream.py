@@ -68,7 +68,7 @@ class ExampleStream:
         is left as it is.
         """
         lane, number_in_lane = number % LANES, number // LANES
-        fields = {
+        fields: dict[str, bytes | int] = {
             "rows": b"\n".join(rows),
             "count": len(rows),
             "made": time_ns() // 1_000,
@@ -84,8 +84,8 @@ class ExampleStream:
                 return (), True
             if last + 1 != number_in_lane:
                 raise StoreError(
-                    f"{self.url}: lane {lane} of the stream ends with chunk {last}, so {number_in_lane} cannot be "
-                    "appended: has Redis lost chunks, or do two processes write to one stream?"
+                    f"{self.url}: lane {lane} of the stream ends with chunk {last}, so {number_in_lane} "
+                    "cannot be appended: has Redis lost chunks, or do two processes write to one stream?"
                 )
             if number_in_lane - trained >= _UNTRAINED:
                 return (), False

@@ -35,7 +35,7 @@ from ctr.ps.wire import (
     require_no_eviction,
 )
 
-LAYOUT_VERSION = "8"
+LAYOUT_VERSION = "9"
 
 _CREATING, _READY = b"creating", b"ready"
 """Fields of the meta hash: how far the model is; neither while it is dropped."""
@@ -291,7 +291,8 @@ def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...
     """All keys of a partition with this many strings; its facts first."""
     names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
-    return keys.facts(partition), *watermark_keys(keys, partition), *of_strings
+    feed = keys.feed(partition), keys.feed_version(partition)
+    return keys.facts(partition), *watermark_keys(keys, partition), *feed, *of_strings
 
 
 def watermark_keys(keys: Keys, partition: int) -> list[bytes]:

@@ -17,6 +17,7 @@ from ctr.ps.redis.model import RedisModel
 from ctr.ps.redis.packed_push import read_entries
 from ctr.ps.redis.string_push import Transaction
 from ctr.ps.wire import (
+    FEED,
     FOLDS,
     INCARNATION,
     STATE,
@@ -40,6 +41,8 @@ class PartitionDump:
     """8 bytes per slot, from the first; empty if all are zeros."""
     applied: dict[str, int]
     """The last push applied, by `job:shard`."""
+    feed_version: int | None = None
+    """How many entries the feed had; None: there is none."""
 
 
 class Dumps:
@@ -62,6 +65,7 @@ class Dumps:
         strings = range(layout.per_partition)
         hashes = keys.facts(partition), *watermark_keys(keys, partition)
         known = [*(command(b"HGETALL", key) for key in hashes), model.ask_steps(partition)]
+        known.insert(0, command(b"GET", keys.feed_version(partition)))
         names = keys.state, keys.last_slots, keys.log, keys.folding
         values = [command(b"GET", name(partition, i)) for i in strings for name in names]
         # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
@@ -83,7 +87,7 @@ class Dumps:
                     return list(partitions)
                 before = [read.reply() for _ in known]
                 whole = self._read_strings(read, before, state)
-            facts, *marks = map(pairs, before[:-1])
+            facts, *marks = map(pairs, before[1:-1])
             model.check(facts.get(INCARNATION))
             model.check_state(STATE in facts, 1, whole)
             # Not the attempts: they are those of workers that end with this store.
@@ -93,7 +97,8 @@ class Dumps:
                 for name, value in each.items()
             )
             applied = {name: number for name, number in shards if number >= 0}
-            dumps.append(PartitionDump(partition, state.data if STATE in facts else b"", applied))
+            version = int(before[0] or 0) if FEED in facts else None
+            dumps.append(PartitionDump(partition, state.data if STATE in facts else b"", applied, version))
             return []
 
         model.fan_out.everywhere([partition], on_node)
@@ -104,7 +109,7 @@ class Dumps:
         layout = self._reads.layout
         size, pieces = layout.strings.size, layout.per_string
         body, whole = body_slots(size) * SLOT_BYTES, True
-        closed = self._reads.folds(pairs(known[0]).get(FOLDS))
+        closed = self._reads.folds(pairs(known[1]).get(FOLDS))
         for row, count, steps in zip(state.reshape(-1, size * SLOT_BYTES), closed, known[-1], strict=True):
             whole &= steps is not None
             in_body = read.bulk_into(row[:body])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ctr.errors import StoreError
 from ctr.ps.layout import SLOT_BYTES, Layout, body_slots
-from ctr.ps.wire import ALL_PRESENT, FOLDS, INCARNATION, STATE, FanOut, Keys, command
+from ctr.ps.wire import ALL_PRESENT, FEED, FOLDS, INCARNATION, STATE, FanOut, Keys, command
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class Facts:
     """Whether all its slots count as pushed."""
     folds: tuple[int, ...]
     """How many logs of each string have been closed, to be folded into it."""
+    is_followed: bool
+    """Whether pushes are to be written to the feed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,14 @@ class RedisModel:
 
     def ask_facts(self, partition: int) -> bytes:
         """Ask for the facts of a partition; `facts` takes the answer."""
-        return command(b"HMGET", self.keys.facts(partition), INCARNATION, STATE, ALL_PRESENT, FOLDS)
+        fields = INCARNATION, STATE, ALL_PRESENT, FOLDS, FEED
+        return command(b"HMGET", self.keys.facts(partition), *fields)
 
     def facts(self, answer: Sequence[bytes | None]) -> Facts:
         """The answer to `ask_facts`; raises as `check` does."""
-        incarnation, state, all_present, folds = answer
+        incarnation, state, all_present, folds, feed = answer
         self.check(incarnation)
-        return Facts(state is not None, all_present is not None, self.folds(folds))
+        return Facts(state is not None, all_present is not None, self.folds(folds), feed is not None)
 
     def folds(self, field: bytes | None) -> tuple[int, ...]:
         """The value of FOLDS in a partition's facts, if there is one."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.ps.layout import FOLD_DENSITY, Offsets
 from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
@@ -122,8 +123,11 @@ def entries_of(offsets: Offsets, increments: Int64) -> bytes:
 def read_entries(replies: ReplyReader) -> Entries | None:
     """A log, or a part of it, that was asked for; None if there is none."""
     raw = replies.bulk()
-    if raw is None:
-        return None
+    return None if raw is None else entries_from(raw)
+
+
+def entries_from(raw: NDArray[np.uint8]) -> Entries:
+    """The entries of these bytes."""
     entries = np.empty(raw.size // ENTRY_BYTES, np.uint32), np.empty(raw.size // ENTRY_BYTES, np.int64)
     decode_entries(raw, *entries)
     return entries

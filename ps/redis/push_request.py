@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.ps.redis.feed_entry import feed_entry
 from ctr.ps.redis.model import Facts, RedisModel
+from ctr.ps.redis.packed_push import Entries, entries_from
 from ctr.ps.redis.string_push import StringPush, Transaction
 from ctr.ps.store import Token
 from ctr.ps.wire import ALL_PRESENT, STATE, Link, ReplyReader, Watermark, command, watermark_field
@@ -129,10 +131,14 @@ class PushRequest:
         if first:
             for i in range(self.model.layout.per_partition):
                 transaction.add(*self.model.make_string((p, i)))
-        at = 0
+        at, added = 0, list[Entries]()
         for push, current in zip(self.pushes, self._current, strict=True):
-            push.write(current, scratch[at:], transaction)
+            increments = push.write(current, scratch[at:], transaction)
+            added.append((push.offsets + np.uint32(push.first), increments))
             at += push.range_bytes
+        if facts.is_followed and (self.pushes or self.logs):
+            transaction.add(command(b"INCR", keys.feed_version(p)), read=ReplyReader.integer)
+            transaction.add(feed_entry(keys.feed(p), [*added, *self._logged()]), read=ReplyReader.reply)
         if (token := self.token) is not None:
             mark = Watermark(self.watermark.number if self.only_attempt else token.number, token.attempt)
             field = watermark_field(token.job, token.shard)
@@ -143,6 +149,12 @@ class PushRequest:
         for i, log in self.logs.items():
             transaction.add(command(b"APPEND", keys.log(p, i), log), read=ReplyReader.integer)
         transaction.send(link)
+
+    def _logged(self) -> Iterator[Entries]:
+        """What it appends to logs, by offsets in the partition."""
+        for i, log in self.logs.items():
+            offsets, increments = entries_from(np.frombuffer(log, np.uint8))
+            yield offsets + np.uint32(i * self.model.layout.strings.size), increments
 
     def read_write(self, replies: ReplyReader) -> RequestOutcome:
         """Read all answers to the transaction; raises ServerError if there is an error among them."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.fixed_point_kernels import find_heavy, limit_heavy
-from ctr.ps.layout import SLOT_BYTES, Offsets, is_dense, split_last
+from ctr.ps.layout import SLOT_BYTES, Offsets, body_slots, is_dense, split_last
 from ctr.ps.packed_kernels import add_to_range
 from ctr.ps.partitions import Int64
 from ctr.ps.redis.model import RedisModel
@@ -106,6 +106,8 @@ class StringPush:
     """At least one."""
     increments: Int64
     ranged: bool
+    first: int
+    """The slot of the partition that offset 0 is."""
     heavy: Int64 = field(init=False)
     """Where the heavy increments are; see `ctr.ps.fixed_point_kernels`."""
 
@@ -143,17 +145,23 @@ class StringPush:
             replies.integers(current)
         return current
 
-    def write(self, current: NDArray[Any], scratch: NDArray[np.uint8], transaction: Transaction) -> None:
-        """Add the commands; `scratch` has room for `range_bytes`, and is free when they have been sent."""
+    def write(self, current: NDArray[Any], scratch: NDArray[np.uint8], transaction: Transaction) -> Int64:
+        """Add the commands; what they add to each slot.
+
+        `scratch` has room for `range_bytes`, and is free when they have been sent.
+        """
         if not self.ranged:
-            transaction.add_to_slots(self.key, self.offsets, self._limited(current, transaction))
-            return
+            increments = self._limited(current, transaction)
+            transaction.add_to_slots(self.key, self.offsets, increments)
+            return increments
         first, written = int(self.offsets[0]), scratch[: self.range_bytes]
         heavy_now = np.empty(self.heavy.size, np.int64)
         if heavy_now.size:
             decode_range(current, self.offsets[self.heavy], first, heavy_now)
-        add_to_range(current, first, self.offsets, self._limited(heavy_now, transaction), written)
+        increments = self._limited(heavy_now, transaction)
+        add_to_range(current, first, self.offsets, increments, written)
         transaction.overwrite(self.key, written, first * SLOT_BYTES, longest=written.size)
+        return increments
 
     def _limited(self, heavy_now: Int64, transaction: Transaction) -> Int64:
         """The increments, of which the heavy ones go no further than the limits; how many did is noted."""
@@ -173,12 +181,15 @@ def string_pushes(
     As a range if they are dense, unless `density` is None: as after many conflicts, since the less time
     passes between looking and writing, the less likely others are to be faster again.
     """
-    body, last = split_last(offsets, model.layout.strings.size)
+    size = model.layout.strings.size
+    body, last = split_last(offsets, size)
+    first = place[1] * size
     if body.size:
         ranged = density is not None and is_dense(body, density)
-        yield StringPush(model.keys.state(*place), body, increments[: body.size], ranged)
+        yield StringPush(model.keys.state(*place), body, increments[: body.size], ranged, first)
     if last.size:
-        yield StringPush(model.keys.last_slots(*place), last, increments[body.size :], ranged=False)
+        first += body_slots(size)
+        yield StringPush(model.keys.last_slots(*place), last, increments[body.size :], False, first)
 
 
 def read_range(key: bytes, offsets: Offsets) -> bytes:

@@ -4,6 +4,7 @@ from ctr.ps.wire.connection import Connection, Write, eviction_policies, require
 from ctr.ps.wire.fan_out import FanOut
 from ctr.ps.wire.keys import (
     ALL_PRESENT,
+    FEED,
     FOLDS,
     INCARNATION,
     STATE,

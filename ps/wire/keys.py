@@ -128,7 +128,7 @@ class Keys:
         return WindowKeys(f"ctr:{{{self.model}:windows}}".encode())
 
     def facts(self, partition: int) -> bytes:
-        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, ALL_PRESENT."""
+        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, ALL_PRESENT, FEED."""
         return self._of_partition(partition, "a")
 
     def watermarks(self, partition: int, shard: int) -> bytes:
@@ -162,6 +162,14 @@ class Keys:
     def present(self, partition: int, string: int = 0) -> bytes:
         """A string: a bit for each slot that a folded log has named, the lowest bit of a byte first."""
         return self._of_partition(partition, f"p{string}")
+
+    def feed(self, partition: int) -> bytes:
+        """A stream: what pushes have added to the partition, once somebody follows it; see `ps/feed`."""
+        return self._of_partition(partition, "c")
+
+    def feed_version(self, partition: int) -> bytes:
+        """A number: how many entries the feed has had. No push watches it."""
+        return self._of_partition(partition, "v")
 
     def _of_partition(self, partition: int, name: str) -> bytes:
         return f"{_prefix(self.model, partition)}{name}".encode()
@@ -208,6 +216,9 @@ FOLDS = b"folds"
 
 ALL_PRESENT = b"crowded"
 """Field of the facts of a partition of which every slot counts as pushed: ranges of it were."""
+
+FEED = b"feed"
+"""Field of the facts of a partition whose pushes are to be written to its feed."""
 
 
 def watermark_field(job: str, shard: int) -> bytes:
