@@ -59,6 +59,7 @@ def create_app(
     windows: SharedWindows | None = None,
     metrics: ServingMetrics | None = None,
     unknown_fields: UnknownFields = "refuse",
+    max_age_s: float | None = None,
     feedback: FeedbackLog | None = None,
     on_warm: Callable[[Exception | None], None] | None = None,
 ) -> FastAPI:
@@ -69,14 +70,14 @@ def create_app(
 
     `unknown_fields`: what becomes of values whose field the model's spec does not name: their request is
     refused, or they are dropped ("ignore"), and counted in `/metrics` ("count"). `feedback`: keeps rows that
-    are served, and their clicks.
+    are served, and their clicks. `max_age_s`: live weights that are older make `/readyz` answer 503.
 
     When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
     their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Then `on_warm` is
     called once, in the event loop, with None or with the exception that the example raised; without it, the
     exception is logged.
     """
-    service = Service(model, limits, windows, unknown_fields, metrics, feedback)
+    service = Service(model, limits, windows, unknown_fields, metrics, feedback, max_age_s)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -182,13 +183,15 @@ def add_routes(app: FastAPI, service: Service) -> None:
     @app.get(
         "/readyz",
         summary="Tell whether requests are welcome",
+        response_model_exclude_none=True,
         responses={503: {"model": Problem, "description": NOT_NOW}},
     )
     async def readyz() -> Ready:
         """200 when the model is loaded and warm; a load balancer sends requests only then."""
         service.check_ready()
+        service.check_age()
         await service.check_windows()
-        return Ready(status="ready", model=service.model.id)
+        return Ready(status="ready", model=service.model.id, age_s=service.age_s)
 
 
 def _without_inputs(entry: Any) -> Any:

@@ -205,6 +205,9 @@ class Ready(BaseModel):
 
     status: str = Field(description="Always `ready`.")
     model: str = Field(description="Id of the model that predicts.")
+    age_s: float | None = Field(
+        default=None, description="Of live weights: seconds for which pushes may not have arrived here."
+    )
 
 
 def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:

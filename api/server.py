@@ -33,6 +33,7 @@ from ctr.api.operations import (
     ModelSource,
     RegistrySource,
     ServingMetrics,
+    StoreSource,
     Tokens,
     Versions,
     listen,
@@ -71,7 +72,7 @@ def serve(job: ServeJob) -> None:
     source = _source_of(job)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
-    shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits))
+    shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits), job.max_age)
     model = shared.indexed(source.load(source.versions()[source.main]))
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
@@ -125,6 +126,8 @@ def serve(job: ServeJob) -> None:
 
 
 def _source_of(job: ServeJob) -> ModelSource:
+    if job.store is not None:
+        return StoreSource(job.store)
     if job.registry is not None:
         others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
         return RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
@@ -165,8 +168,10 @@ def _answer(
 class _SharedBy:
     """Makes the applications of models whose windows are at a URL, or in this process."""
 
-    def __init__(self, url: str | None, unknown_fields: UnknownFields, limits: Limits) -> None:
-        self._unknown_fields, self._limits = unknown_fields, limits
+    def __init__(
+        self, url: str | None, unknown_fields: UnknownFields, limits: Limits, max_age_s: float | None
+    ) -> None:
+        self._unknown_fields, self._limits, self._max_age_s = unknown_fields, limits, max_age_s
         shared = os.environ.get(SHARED_FOLDER)
         self._folder = None if shared is None else Path(shared)
         self._redis = None
@@ -190,6 +195,7 @@ class _SharedBy:
         make = partial(
             create_app,
             limits=self._limits,
+            max_age_s=self._max_age_s,
             unknown_fields=self._unknown_fields,
             feedback=self.feedback,
             metrics=metrics,

@@ -89,6 +89,7 @@ class Service:
         unknown_fields: UnknownFields = "refuse",
         metrics: ServingMetrics | None = None,
         log: FeedbackLog | None = None,
+        max_age_s: float | None = None,
     ) -> None:
         self.model = model.indexed()
         self.limits = limits
@@ -109,6 +110,8 @@ class Service:
         # More at a time are no faster and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
         self._windows = windows
+        self._live = model.linear.live
+        self._max_age_s = max_age_s
         # Small requests that wait need next to nothing while they wait.
         self._waiting = ThreadPoolExecutor(WAITING_REQUESTS, thread_name_prefix="windows")
 
@@ -125,6 +128,9 @@ class Service:
         examples, thread = self.model.examples, background()
         aside = partial(asyncio.get_running_loop().run_in_executor, thread)
         try:
+            if self._live is not None:
+                await aside(self._live.start)
+                self.metrics.follow(self._live)
             # Many rows take another path through the model, with other kernels; so does a refused request.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             bodies.append(orjson.dumps({"columns": {name: [value] for name, value in row.items()}}))
@@ -163,6 +169,19 @@ class Service:
         if self.failure is not None:
             raise RequestError(503, f"the model cannot predict: {self.failure}")
         raise RequestError(503, "the model is warming up; try again when /readyz answers 200")
+
+    @property
+    def age_s(self) -> float | None:
+        """How old live weights are; None for a model that does not change."""
+        return None if self._live is None else round(self._live.age_s, 3)
+
+    def check_age(self) -> None:
+        """`RequestError` (503) when live weights are older than they may be."""
+        if self._max_age_s is not None and (age_s := self.age_s) is not None and age_s > self._max_age_s:
+            assert self._live is not None
+            raise RequestError(
+                503, f"the weights are {age_s:.1f} s old: {self._live.failure or 'catching up'}"
+            )
 
     async def check_windows(self) -> None:
         """`RequestError` (503) when the windows are in Redis and it does not answer."""
@@ -287,6 +306,9 @@ class Service:
         self._waiting.shutdown(wait=False)
         if self._windows is not None:
             self._windows.close()
+        if self._live is not None:
+            self._live.close()
+            self.metrics.follow(None)
         # FastAPI has the functions of endpoints, and through them whole applications, in caches for as long
         # as the process lives.
         del self.model, self._answers, self._rows, self._drift

@@ -5,5 +5,13 @@ from ctr.api.operations.drift import Drift
 from ctr.api.operations.metrics import CONTENT_TYPE, SHARED_FOLDER, ServingMetrics
 from ctr.api.operations.processes import run_processes
 from ctr.api.operations.sockets import BACKLOG, listen, listen_together, listen_unix, url_of
-from ctr.api.operations.sources import CANARY, SHADOW, FolderSource, MlflowSource, ModelSource, RegistrySource
+from ctr.api.operations.sources import (
+    CANARY,
+    SHADOW,
+    FolderSource,
+    MlflowSource,
+    ModelSource,
+    RegistrySource,
+    StoreSource,
+)
 from ctr.api.operations.versions import Versions

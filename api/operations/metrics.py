@@ -27,6 +27,8 @@ from prometheus_client import (
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from ctr.model import LiveWeights
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -105,6 +107,17 @@ class ServingMetrics:
             multiprocess_mode="livesum",
             registry=self._registry,
         )
+        self._age = Gauge(
+            "ctr_weights_age_seconds",
+            "Live weights: seconds for which pushes may not have arrived here.",
+            multiprocess_mode="livemax",
+            registry=self._registry,
+        )
+        self._live: LiveWeights | None = None
+        self._noted = 0
+        self._changed = Counter(
+            "ctr_weights_changed", "Live weights: changes of slots.", registry=self._registry
+        )
         self.fields, self.shadow = FieldMetrics(self._registry), ShadowMetrics(self._registry)
         self.not_kept = Counter(
             "ctr_rows_not_kept", "Rows served that the feedback log could not take.", registry=self._registry
@@ -141,6 +154,18 @@ class ServingMetrics:
 
         return note
 
+    def follow(self, live: LiveWeights | None) -> None:
+        """Show the age of these weights, and how much has changed in them."""
+        self._live, self._noted = live, 0
+        self.note_age()
+
+    def note_age(self) -> None:
+        """Note how old live weights are, if there are any."""
+        if (live := self._live) is not None:
+            self._age.set(live.age_s)
+            self._noted, before = live.changes, self._noted
+            self._changed.inc(self._noted - before)
+
     def note_memory(self) -> None:
         """Note how much memory this process has: of what it shares, its part."""
         with suppress(OSError):  # as on other systems than Linux
@@ -150,6 +175,7 @@ class ServingMetrics:
 
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
+        self.note_age()
         if SHARED_FOLDER not in os.environ:
             return generate_latest(self._registry)
         of_all = CollectorRegistry()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ctr.errors import ModelError
+from ctr.errors import ModelError, StoreError
 from ctr.features import is_uri
 from ctr.features.folder import MANIFEST
-from ctr.model import Model, load_model, read_manifest
+from ctr.model import LinearModel, Model, load_model, read_manifest
 from ctr.registry import Registry
+
+if TYPE_CHECKING:
+    from ctr.ps import Job
 
 CANARY = "canary"
 """The label whose version gets a share of the requests."""
@@ -22,6 +28,8 @@ SHADOW = "shadow"
 NEAR_S, FAR_S = 0.5, 1.0
 """Between two looks at a folder of this machine, and at what is asked for over a network."""
 MOST_SHOWN = 100
+_STORE_S = 5.0
+"""How long a store may be silent, and is tried again, before it counts as away."""
 _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
 
 
@@ -112,6 +120,57 @@ class MlflowSource:
 
     def change(self, label: str, version: str | None) -> str:
         raise ModelError("the server serves a model of MLflow; set its alias there")
+
+
+class StoreSource:
+    """The model that a running job trains in Redis, whose weights follow the job's pushes."""
+
+    main, poll_s = "live", NEAR_S
+
+    def __init__(self, url: str) -> None:
+        """Raises StoreError when Redis cannot be reached."""
+        from ctr.ps import JobBoard, parse_redis_url
+
+        self._url = parse_redis_url(url)
+        self.name = str(self._url)
+        self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
+
+    def versions(self) -> Mapping[str, str]:
+        return {self.main: _version_of(self._job())}
+
+    def load(self, version: str) -> Model:
+        from ctr.model import LiveWeights
+        from ctr.workers import JobDescription
+
+        job = self._job()
+        if _version_of(job) != version:
+            raise StoreError(f"{self.name}: the job has just been replaced; the next look finds the new one.")
+        description = JobDescription.from_bytes(job.description)
+        spec, optimizer = description.feature_spec(), description.optimizer_in(0)
+        weights = LiveWeights(
+            partial(description.join_store, self._url, patience_s=_STORE_S), spec.bits, optimizer
+        )
+        facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
+        model = Model.of(spec, LinearModel.following(weights, spec.bits), facts)
+        return replace(model, manifest={**model.manifest, "id": version})
+
+    def available(self) -> list[dict[str, Any]]:
+        raise _without_labels()
+
+    def change(self, label: str, version: str | None) -> str:
+        raise ModelError("the server serves what a job trains, which has no labels")
+
+    def _job(self) -> Job:
+        with closing(self._open_board()) as board:  # one of its own, as this process may be forked
+            job = board.job()
+        if job is None:
+            raise StoreError(f"{self.name}: no job trains this model; start one with `ctr train --store`.")
+        return job
+
+
+def _version_of(job: Job) -> str:
+    """A job that was resumed or started again is another."""
+    return f"live-{job.launch[:12]}"
 
 
 class RegistrySource:

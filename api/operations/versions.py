@@ -270,6 +270,7 @@ class Versions:
         self.on_warm(failure)
         while failure is None:
             await self._look()
+            self.metrics.note_age()
             if monotonic() >= noted + MEMORY_EVERY_S:
                 noted = monotonic()
                 await asyncio.to_thread(self.metrics.note_memory)

@@ -14,9 +14,12 @@ from ctr.features.batches import localize
 from ctr.model import kernels
 from ctr.model.lookup import WeightLookup, lookup_of, shared_lookup_of
 from ctr.optimizers import Float32
+from ctr.ps.partitions import no_slots
 
 if TYPE_CHECKING:
     from scipy import sparse
+
+    from ctr.model.live import LiveWeights
 
     Examples = Batch | Chunk | sparse.csr_matrix[Any]
     """Hashed examples; of a matrix, the columns are slots."""
@@ -47,6 +50,11 @@ class LinearModel:
         kept = weights != 0
         return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
 
+    @staticmethod
+    def following(lookup: WeightLookup, bits: int) -> LinearModel:
+        """The model of weights that change, which `lookup` alone has."""
+        return LinearModel(no_slots(bits), np.empty(0, np.float32), lookup)
+
     def indexed(self, shared: Path | None = None) -> LinearModel:
         """The same model, which looks weights up faster, for a few examples at a time; needs more memory.
 
@@ -57,6 +65,13 @@ class LinearModel:
         if shared is None:
             return replace(self, lookup=lookup_of(self.slots, self.weights))
         return replace(self, lookup=shared_lookup_of(self.slots, self.weights, shared))
+
+    @property
+    def live(self) -> LiveWeights | None:
+        """Its weights, if they change."""
+        from ctr.model.live import LiveWeights
+
+        return self.lookup if isinstance(self.lookup, LiveWeights) else None
 
     def predict(self, examples: Examples) -> Float32:
         """The click probability of each example, float32[n]."""
@@ -74,7 +89,8 @@ class LinearModel:
 
     def _weights_in_order(self, slots: Slots) -> Float32:
         """The weights float32[u] of slots[u], sorted and without repeats."""
-        if self.slots.dtype != slots.dtype or self.slots.size > _MERGE_UP_TO * slots.size:
+        few = not self.slots.size or self.slots.size > _MERGE_UP_TO * slots.size
+        if few or self.slots.dtype != slots.dtype:
             return self.weights_at(slots)
         weights = np.empty(slots.size, np.float32)
         kernels.weights_of(self.slots, self.weights, slots, weights)

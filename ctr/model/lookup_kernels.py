@@ -61,3 +61,37 @@ def indexed_weights(
         while keys[at] != 0 and keys[at] != slot + _U1:
             at = (at + _U1) & last
         out[k] = values[at] if keys[at] != 0 else np.float32(0)
+
+
+@njit(nogil=True, cache=True, borrows=True)
+def add_to_table(packed: NDArray[np.int64], slots: NDArray[Any], increments: NDArray[np.int64]) -> None:
+    """Adds to the packed accumulators of slots, of which some may come repeatedly."""
+    for k in range(slots.size):
+        packed[np.uint64(slots[k])] += increments[k]
+
+
+@njit(nogil=True, cache=True, borrows=True)
+def add_to_index(
+    keys: NDArray[np.uint64],
+    packed: NDArray[np.int64],
+    shift: np.uint64,
+    slots: NDArray[Any],
+    increments: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> int:
+    """The same in an index, as `fill_index` makes it; writes where each slot is; how many are new.
+
+    There has to be room for all of them.
+    """
+    last, new = np.uint64(keys.size - 1), 0
+    for k in range(slots.size):
+        slot = np.uint64(slots[k])
+        at = _home(slot, shift)
+        while keys[at] != 0 and keys[at] != slot + _U1:
+            at = (at + _U1) & last
+        if keys[at] == 0:
+            keys[at], packed[at] = slot + _U1, 0
+            new += 1
+        packed[at] += increments[k]
+        places[k] = np.int64(at)
+    return new

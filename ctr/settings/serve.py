@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ctr.errors import SettingError, named
 from ctr.settings.setting import Setting, Settings
+from ctr.settings.shared import seconds
 
 _limit = partial(Setting, group="Limits")
 _REQUEST_LIMITS = ("rows", "body_bytes", "arrow_bytes", "body_s", "large_bodies")
@@ -26,6 +27,10 @@ def _share(value: object) -> object:
     if not 0 <= share <= 1:
         raise ValueError(f"{value!r} is no share of the requests: give one such as 5%")
     return share
+
+
+def _time(value: object) -> object:
+    return seconds(value) if isinstance(value, str) else value
 
 
 class ServeJob(Settings):
@@ -45,6 +50,23 @@ class ServeJob(Settings):
         str | None,
         Setting(
             "Serve the version that a label of this registry points to: see `ctr models`.", metavar="DIR"
+        ),
+    ] = None
+    store: Annotated[
+        str | None,
+        Setting(
+            "Serve what a job trains in Redis, as it is trained: `redis://host:port/0?model=NAME`, `rediss://`,"
+            " `redis+cluster://`.",
+            metavar="URL",
+        ),
+    ] = None
+    max_age: Annotated[
+        float | None,
+        BeforeValidator(_time),
+        Setting(
+            "With {store}: `/readyz` answers 503 when weights are older, such as 30s. Default: however old.",
+            metavar="TIME",
+            kind=str,
         ),
     ] = None
     label: Annotated[str, Setting("With {registry}: that label.", metavar="LABEL")] = "stable"
@@ -173,10 +195,13 @@ class ServeJob(Settings):
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
-        if (self.model is None) == (self.registry is None):
+        if [self.model, self.registry, self.store].count(None) != 2:
             raise SettingError(
-                f"give the folder of a model with {named('model')}, or a registry with {named('registry')}."
+                f"give one: the folder of a model with {named('model')}, a registry with {named('registry')} "
+                f"or the store of a job with {named('store')}."
             )
+        if self.max_age is not None and self.store is None:
+            raise SettingError(f"{named('max_age')} is for weights that change: give {named('store')}.")
         for name in ("canary", "shadow"):
             if self.registry is None and getattr(self, name):
                 raise SettingError(

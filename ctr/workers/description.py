@@ -23,6 +23,7 @@ from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Learner, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl
+from ctr.ps.wire import PATIENCE_S
 from ctr.workers.data_plan import DataPlan
 
 if TYPE_CHECKING:
@@ -172,8 +173,11 @@ class JobDescription(BaseModel):
             **{name: str(value) for name, value in self.optimizer.to_json().items()},
         }
 
-    def join_store(self, url: RedisUrl) -> RedisStore:
-        """The store that holds the job's model. Raises StoreError where there is none, or another."""
+    def join_store(self, url: RedisUrl, patience_s: float = PATIENCE_S) -> RedisStore:
+        """The store that holds the job's model. Raises StoreError where there is none, or another.
+
+        `patience_s`: see `RedisStore`.
+        """
         return RedisStore(
             url,
             bits=self.feature_spec().bits,
@@ -182,6 +186,7 @@ class JobDescription(BaseModel):
             z_bits=self.z_bits,
             n_bits=self.n_bits,
             join=True,
+            patience_s=patience_s,
         )
 
     def open_source(

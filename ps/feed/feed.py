@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from ctr.ps.partitions import Int64, Slots, as_slots
-from ctr.ps.redis import RedisModel, RedisStore
-from ctr.ps.redis.feed_entry import read_feed_entry
+from ctr.ps.redis import RedisModel, RedisStore, read_feed_entry
 from ctr.ps.wire import FEED, INCARNATION, Link, ReplyReader, ServerError, checked, command, read_queued
 
 _ENTRIES = 16
@@ -53,6 +52,8 @@ class _Position:
     """Its id; before the first, what is less than any."""
     known: int
     """The version of the partition when it was read anew: entries up to here are in what was read."""
+    behind: int
+    """How many entries there were that have not been read."""
 
 
 class Feed:
@@ -72,10 +73,15 @@ class Feed:
         """Whether every partition has been read, so that nothing but changes is left to read."""
         return None not in self._positions
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the last reading left nothing of what was there when it began."""
+        return all(position is not None and not position.behind for position in self._positions)
+
     def read(self) -> list[PartitionChange]:
         """What has been added since the last reading, at most one change for each partition.
 
-        At most one partition is read anew by a call. Call it until it returns nothing and `is_whole`.
+        At most one partition is read anew by a call; call it until `is_current`.
         """
         followed = [p for p, position in enumerate(self._positions) if position is not None]
         changes = self._read_on(followed)
@@ -131,6 +137,7 @@ class Feed:
         if position.version < removed or position.version > version:
             self._positions[p] = None
             return None
+        position.behind = version - position.version - len(entries)
         if not entries:
             return None
         news = entries[max(position.known - position.version, 0) :]
@@ -152,7 +159,7 @@ class Feed:
         if dump.feed_version is None:
             self._switch_on()
             return None
-        self._positions[p] = _Position(*before, known=dump.feed_version)
+        self._positions[p] = _Position(*before, known=dump.feed_version, behind=dump.feed_version - before[0])
         self.anew += 1
         whole = np.frombuffer(dump.state, ">i8").astype(np.int64)
         if not whole.size:
