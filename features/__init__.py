@@ -33,7 +33,7 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.example_source import ExampleSource
-    from ctr.features.pipeline import Pipeline, batch_of, spec_of
+    from ctr.features.pipeline import Pipeline, batch_of, batch_of_lines, spec_of
     from ctr.features.raw import (
         RawSource,
         RowTexts,

@@ -13,6 +13,8 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import blocks_of
 from ctr.features.folder import folder_bytes, folder_of_bytes
+from ctr.features.inputs import HeldBytes
+from ctr.features.lines import JsonLinesReader
 from ctr.features.raw import learn
 from ctr.features.spec import (
     FeatureSpec,
@@ -231,6 +233,22 @@ def batch_of(table: object, transform: Transform) -> Batch:
             problem = transform.explain(block.cells, row, int(block.status[row]), int(block.column[row]))[0]
             raise DataError(f"{block.origin.place(row)}: {problem}; correct or drop the row.")
     return builder.take()
+
+
+def batch_of_lines(name: str, text: bytes, transform: Transform) -> tuple[Batch, dict[int, str]]:
+    """The good rows of JSON lines, and by number what is wrong with the others; `name` is for messages."""
+    reader = JsonLinesReader(HeldBytes(name, text), transform.spec)
+    builder, problems, first = BatchBuilder(transform, text.count(b"\n") + 1), dict[int, str](), 0
+    for block in blocks_of(reader, transform.columns):
+        transform.append(block.cells, block.status, block.column, builder, 0)
+        for row in np.flatnonzero(block.status).tolist():
+            status, column = int(block.status[row]), int(block.column[row])
+            problem = block.origin.misread(status, column) or transform.explain(
+                block.cells, row, status, column
+            )
+            problems[first + row] = f"{block.origin.place(row)}: {problem[0]}"
+        first += block.status.size
+    return builder.take(), problems
 
 
 def _are_dicts(table: object) -> TypeGuard[Sequence[Mapping[str, object]]]:

@@ -57,7 +57,7 @@ class CheckpointTaker:
         self._thread: Thread | None = None
         self._last = perf_counter()
         # Other jobs need no pause: pushes after the position are recognised by their tokens on resuming.
-        self._exact = bool(job.ranks) or job.workers == 1
+        self._exact = bool(job.ranks) or (job.workers == 1 and job.stream is None)
 
     def begin(self) -> None:
         """Start the interval to the first checkpoint."""

@@ -37,6 +37,7 @@ from ctr.ps import (
     parse_redis_url,
 )
 from ctr.ps.redis import drop_incarnation
+from ctr.stream import StreamSource
 from ctr.workers import JobDescription
 
 _OF_INPUTS = ("input_bytes", "input_digest", "dataset")
@@ -60,7 +61,7 @@ class StoreSettings:
 
 def train_distributed(
     description: JobDescription,
-    source: ExampleSource,
+    source: ExampleSource | StreamSource,
     settings: StoreSettings,
     *,
     engine: Engine | None = None,
@@ -131,7 +132,7 @@ def _fill(
     checkpoint: Checkpoint | None,
     start: tuple[Slots, Float32] | None,
     description: JobDescription,
-    source: ExampleSource,
+    source: ExampleSource | StreamSource,
     stop: Event,
 ) -> Saturations:
     """Give a new store its first state, on replicas too, and compile meanwhile; numbers that were cut off."""
@@ -142,7 +143,7 @@ def _fill(
         elif start is not None:
             cut_off = adopt(store, *start, first)
         _await_replicas(store, stop)
-        sample = description.sampling.sample(source, WARM_UP_ROWS)
+        sample = description.sample(source, WARM_UP_ROWS)
         warm_up(sample, store.bits, first, description.learner())
     return cut_off
 

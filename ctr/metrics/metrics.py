@@ -171,6 +171,12 @@ class Metrics:
         """The sums whose ratio is `logloss`."""
         return float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT])
 
+    @property
+    def totals(self) -> dict[str, float]:
+        """The sums over examples of their weight, and weighted of log loss, prediction and label."""
+        names = {"weight": kernels.WEIGHT, "loss": kernels.LOSS, "predicted": kernels.PREDICTED}
+        return {name: float(self._sums[at]) for name, at in {**names, "clicked": kernels.CLICKED}.items()}
+
     def summary(self) -> MetricSummary:
         """All metrics of what has been counted so far; takes milliseconds."""
         sums = self._sums

@@ -10,5 +10,6 @@ from ctr.stream.join import Joined, join
 
 if TYPE_CHECKING:
     from ctr.stream.example_stream import LANES, ExampleStream, StreamChunk
+    from ctr.stream.stream_source import StreamExamples, StreamSource
 
 __getattr__ = lazy_package(__name__, __file__)  # the Redis client is loaded by whoever asks for a stream

@@ -22,7 +22,7 @@ from ctr.ps.wire import PATIENCE_S, Connection, Write, connect, pairs
 LANES = 16
 """As many workers can train a stream at once."""
 _TIMEOUT_S = 10.0
-_UNTRAINED = 256
+_UNTRAINED = 64
 """Chunks that a lane holds before a writer has to wait for training."""
 _TRAINED = 16
 """Chunks that a lane keeps behind the position of training: after a failover, some may be needed again."""
@@ -104,20 +104,27 @@ class ExampleStream:
         state: dict[str, Any] = orjson.loads(pairs(ends[lane][0][1])[b"state"])
         return numbers[lane] + 1, state
 
-    def read(self, lane: int, first: int, most: int = 1) -> list[StreamChunk]:
-        """Up to `most` chunks of a lane from number `first` on; none if there is none yet.
+    def read(self, positions: Mapping[int, int]) -> dict[int, StreamChunk]:
+        """By lane, the chunk of this number; of the lanes that have it by now.
 
-        Raises DataError where they are gone, so that training would miss examples.
+        Raises DataError where chunks are gone, so that training would miss examples.
         """
-        (entries,) = self._connection.ask(("XRANGE", self._keys[lane], f"{first + 1}-0", "+", "COUNT", most))
-        chunks = [_chunk(entry) for entry in entries]
-        if chunks and chunks[0].number != first:
-            raise DataError(
-                f"{self.url}: chunks {first:,} to {chunks[0].number - 1:,} of lane {lane} are gone from the "
-                "stream, so their examples would be missing: was it trimmed by somebody else, or is this "
-                "another model's stream?"
-            )
-        return chunks
+        asked = [("XRANGE", self._keys[lane], f"{n + 1}-0", "+", "COUNT", 1) for lane, n in positions.items()]
+        answers = zip(positions.items(), self._connection.ask_each(asked), strict=True)
+        chunks = {lane: (wanted, _chunk(entries[0])) for (lane, wanted), entries in answers if entries}
+        for lane, (wanted, chunk) in chunks.items():
+            if chunk.number != wanted:
+                raise DataError(
+                    f"{self.url}: chunks {wanted:,} to {chunk.number - 1:,} of lane {lane} are gone from the "
+                    "stream, so their examples would be missing: was it trimmed by somebody else, or is this "
+                    "another model's stream?"
+                )
+        return {lane: chunk for lane, (_, chunk) in chunks.items()}
+
+    def first(self) -> StreamChunk | None:
+        """One of the oldest chunks that are there."""
+        ends = self._connection.ask_each([("XRANGE", key, "-", "+", "COUNT", 1) for key in self._keys])
+        return next((_chunk(entries[0]) for entries in ends if entries), None)
 
     def trained(self, lane: int, before: int) -> None:
         """Let go of chunks of a lane before this number, but for the last few: a model has them for good."""

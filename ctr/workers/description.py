@@ -16,7 +16,18 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, Val
 
 from ctr.defaults import STALL_S
 from ctr.errors import DataError, ModelError, StoreError, first_problem, named
-from ctr.features import FAIL, SKIP, DatasetSource, FeatureSpec, input_files, is_dataset, is_uri, open_source
+from ctr.features import (
+    FAIL,
+    SKIP,
+    Batch,
+    DatasetSource,
+    ExampleSource,
+    FeatureSpec,
+    input_files,
+    is_dataset,
+    is_uri,
+    open_source,
+)
 from ctr.features.dataset import manifest_of
 from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
@@ -24,6 +35,7 @@ from ctr.learn import Admission, Learner, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
 from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl
 from ctr.ps.wire import PATIENCE_S
+from ctr.stream import LANES, ExampleStream, StreamSource
 from ctr.workers.data_plan import DataPlan
 
 if TYPE_CHECKING:
@@ -35,6 +47,8 @@ Consistency = Literal["bsp", "ssp", "asp"]
 CONSISTENCY: Consistency = "ssp"
 """Of jobs through Redis, unless another is chosen."""
 
+_ENDLESS = 1 << 40
+"""Chunks of a lane, of which nobody reads the last."""
 _REMEDY = "every worker needs the same data at the same path"
 
 
@@ -74,6 +88,8 @@ class JobDescription(BaseModel):
     """Of raw files on disks, see `input_digest`; None: of no matter."""
     dataset: str | None = None
     """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
+    stream: str | None = None
+    """The URL of a stream that never ends, in place of inputs: without user and password."""
     hashed: bool
     """Whether the input is a hashed data set."""
     spec: str
@@ -129,7 +145,9 @@ class JobDescription(BaseModel):
         return None if self.consistency == "asp" else self.staleness
 
     def plan(self) -> DataPlan:
-        """Which rows are whose."""
+        """Which rows are whose. Of a stream, a lane is a data shard, and a chunk counts as a row."""
+        if self.stream is not None:
+            return DataPlan(rows=LANES * _ENDLESS, chunk=1, shard_chunks=_ENDLESS)
         return DataPlan(
             rows=self.rows,
             chunk=self.chunk,
@@ -228,6 +246,16 @@ class JobDescription(BaseModel):
                 f"{self.dataset} where the job was started: was it built again? {_REMEDY.capitalize()}."
             )
         return source
+
+    def open_stream(self) -> StreamSource:
+        """The examples of a stream. Raises StoreError when it cannot be reached."""
+        assert self.stream is not None
+        bad_rows: Literal["fail", "skip"] = "fail" if self.on_bad_rows == "fail" else "skip"
+        return StreamSource(ExampleStream(self.stream), self.feature_spec(), bad_rows)
+
+    def sample(self, source: ExampleSource | StreamSource, rows: int) -> Batch:
+        """The first rows that are learnt from."""
+        return source.sample(rows) if isinstance(source, StreamSource) else self.sampling.sample(source, rows)
 
     def to_bytes(self) -> bytes:
         return self.model_dump_json().encode()

@@ -212,6 +212,7 @@ def progress_report(examples: int, learners: Sequence[Learner], saturations: Sat
         "evaluated": evaluated,
         "logloss": losses / evaluated if evaluated else None,
         "later_pass": again,
+        "totals": {name: sum(each.totals[name] for each in latest) for name in Metrics().totals},
         "saturations": asdict(saturations),
     }
     return orjson.dumps(progress)

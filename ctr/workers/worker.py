@@ -27,10 +27,12 @@ from ctr.ps import (
     SendPacked,
     warm_up_requests,
 )
+from ctr.stream import StreamSource
 from ctr.workers.bsp_worker import BspWorker
 from ctr.workers.description import JobDescription
 from ctr.workers.report import WorkerReport, host, progress_report, report_failure, report_stall
 from ctr.workers.ssp_worker import SspWorker
+from ctr.workers.stream_worker import StreamWorker
 from ctr.workers.timing import Heartbeat, Reports, StallWatch
 
 FAILURE_REPORT_S = 2.0
@@ -69,7 +71,7 @@ def take_part(
         if view.state != "running":
             raise StoreError(f"{url}: the job {on_board.id!r} is over ({view.message or view.state}).")
         job = JobDescription.from_bytes(on_board.description)
-        source = job.open_source()
+        source = job.open_source() if job.stream is None else job.open_stream()
         with (
             closing(job.join_store(url)) as store,
             closing(_Member(board, on_board, job, source, store, wrap or _pushing)) as member,
@@ -119,13 +121,13 @@ class _Member:
         board: JobBoard,
         on_board: Job,
         job: JobDescription,
-        source: ExampleSource,
+        source: ExampleSource | StreamSource,
         store: RedisStore,
         wrap: Wrap,
     ) -> None:
         name = f"{host().replace(':', '-')}-{token_hex(3)}"
         warm_up_requests(store.bits)
-        sample = job.sampling.sample(source, WARM_UP_ROWS)
+        sample = job.sample(source, WARM_UP_ROWS)
         warm_up(sample, store.bits, job.optimizer_in(0), job.learner())
         self._name = name
         self._board = board
@@ -133,8 +135,12 @@ class _Member:
         self._store = store
         self._stall_s = job.stall_s
         self._sessions = sessions_of(job, store, on_board.id, wrap(store, name))
-        kind = BspWorker if job.ranks else SspWorker
-        self._worker: BspWorker | SspWorker = kind(board, self._sessions, source, job)
+        self._worker: BspWorker | SspWorker | StreamWorker
+        if isinstance(source, StreamSource):
+            self._worker = StreamWorker(board, self._sessions, source, job)
+        else:
+            kind = BspWorker if job.ranks else SspWorker
+            self._worker = kind(board, self._sessions, source, job)
 
     def close(self) -> None:
         self._sessions.close()

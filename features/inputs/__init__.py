@@ -1,6 +1,13 @@
 """Which files the inputs of a command are, and their bytes: on disks, behind URIs, from a pipe."""
 
-from ctr.features.inputs.input_file import ChosenRows, FileState, InputFile, LocalFile, StandardInput
+from ctr.features.inputs.input_file import (
+    ChosenRows,
+    FileState,
+    HeldBytes,
+    InputFile,
+    LocalFile,
+    StandardInput,
+)
 from ctr.features.inputs.listing import file_digests, input_files, is_glob
 from ctr.features.inputs.remote import is_uri, list_remote, remote_file
 from ctr.features.inputs.remote_folder import RemoteFolder

@@ -205,6 +205,23 @@ class LocalFile(InputFile):
         return DataError(f"{self}: cannot be read ({error.strerror}).")
 
 
+class HeldBytes(InputFile):
+    """Bytes in memory, as a file of this name."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        super().__init__(name)
+        self._content = content
+
+    def open(self) -> io.BufferedReader:
+        return io.BufferedReader(io.BytesIO(self._content))
+
+    def seekable(self) -> Any:
+        return io.BytesIO(self._content)
+
+    def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
+        return FileState(0, 0, len(self._content), 0)
+
+
 class InputStream(io.RawIOBase):
     """The bytes of a file from the first to the last, as a subclass gets them."""
 
