@@ -1,4 +1,11 @@
 """Checkpoints: the folder from which a job through Redis can be resumed."""
 
-from ctr.checkpoint.checkpoint import MANIFEST, Checkpoint, read_checkpoint, read_job, restore_checkpoint
+from ctr.checkpoint.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    read_checkpoint,
+    read_job,
+    read_position,
+    restore_checkpoint,
+)
 from ctr.checkpoint.writer import draft_checkpoint, require_checkpoint_or_nothing, sole_writer

@@ -123,6 +123,11 @@ def read_job(folder: Path) -> dict[str, Any]:
     return _read_manifest(folder).job
 
 
+def read_position(folder: Path) -> dict[str, Any]:
+    """The position of the checkpoint in `folder`; raises ModelError where there is none."""
+    return _read_manifest(folder).position
+
+
 def read_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in `folder`, its files compared with their SHA-256 (1.5 GB/s).
 

@@ -163,6 +163,7 @@ def _kept_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """Settings that a resumed job keeps: the numbers of chunks in a data shard, and the bits of the state."""
     return {
         "shard_chunks": checkpoint.manifest.job["shard_chunks"],
+        "stream_from": tuple(checkpoint.manifest.job.get("stream_from", ())),
         "held_out_of_shards": tuple(checkpoint.manifest.job.get("held_out_of_shards", ())),
         **checkpoint.manifest.store.model_dump(include={"z_bits", "n_bits"}),
     }
@@ -214,7 +215,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     checkpoint = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
+    free = {"stream_from", "inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
     if any(checkpoint.manifest.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):

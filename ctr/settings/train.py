@@ -40,6 +40,23 @@ _NOT_WITH_AUTO = (
     "pos_weight",
     "engine",
 )
+_STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "forget_every")
+_NOT_WITH_STREAM = (
+    "auto",
+    "settings",
+    "epochs",
+    "early_stopping",
+    "holdout",
+    "holdout_fraction",
+    "holdout_where",
+    "calibrate",
+    "chunk",
+    "negative_rate",
+    "pos_weight",
+    "engine",
+    "staging",
+    "track",
+)
 
 
 class TrainJob(TrainFields):
@@ -148,6 +165,7 @@ class TrainJob(TrainFields):
                 f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the model: give "
                 f"{named('model')}."
             )
+        _require_stream_alone(self)
         _require_one_reading(self)
         if self.auto:
             _require_new_model(self)
@@ -185,6 +203,38 @@ class TrainJob(TrainFields):
                 f"{', '.join(wrong)} ({named('iterations')} says how long it may take; it uses all cores by "
                 "itself)."
             )
+
+
+def _require_stream_alone(job: TrainJob) -> None:
+    """Raise SettingError for what does not go with a stream, and what goes with nothing else."""
+    defaults = type(job).model_fields
+    given = {name for name in _STREAM_ONLY if getattr(job, name) != defaults[name].default}
+    if job.stream is None:
+        if not job.inputs:
+            raise SettingError(f"name the inputs to train on, or a stream with {named('stream')}.")
+        if given:
+            raise SettingError(
+                f"{named(min(given))} is for a stream: give {named('stream')}, or leave it out."
+            )
+        return
+    if job.inputs:
+        raise SettingError(f"{named('stream')} takes the place of inputs: leave these out.")
+    for name in _NOT_WITH_STREAM:
+        if getattr(job, name) != defaults[name].default:
+            raise SettingError(
+                f"{named(name)} is for inputs that have an end: leave it out with {named('stream')}."
+            )
+    if job.store.startswith(("memory:", "embedded:")):
+        raise SettingError(
+            f"{named('stream')} trains in a store that servers and other workers reach: give "
+            f"{named('store')}, such as redis://host:port/0."
+        )
+    if job.consistency not in (None, "asp"):
+        raise SettingError(
+            f"workers of a stream do not wait for each other: leave out {named('consistency')}."
+        )
+    if job.forget_every is not None and not job.forget:
+        raise SettingError(f"{named('forget_every')} forgets the share {named('forget')}: give that, too.")
 
 
 def _require_one_reading(job: TrainJob) -> None:

@@ -44,6 +44,7 @@ _holdout = partial(Setting, group="Hold-out")
 _later = partial(Setting, group="From a model, and day after day")
 _in_redis = partial(Setting, group="Parameters in Redis")
 _engine = partial(Setting, group="Engine")
+_stream = partial(Setting, group="Training that never stops")
 
 _Positive = Field(ge=1)
 _NotNegative = Field(ge=0)
@@ -53,7 +54,7 @@ _Share = Field(ge=0, le=1)
 class TrainFields(Settings):
     """What to train, on what, and where the model goes."""
 
-    inputs: Inputs
+    inputs: Inputs = ()
     """A hashed data set, or raw files: see `ctr.features.open_source`."""
     model: Annotated[
         Path, Setting("Folder for the trained model; a model that is there is replaced.", metavar="DIR")
@@ -311,6 +312,52 @@ class TrainFields(Settings):
     keep_staging: Annotated[
         bool, _engine("Keep the hashed data set in {staging}; else it is removed after the job.")
     ] = False
+    stream: Annotated[
+        str | None,
+        _stream(
+            "Train on the rows that `ctr join --follow` writes to this stream, until it is stopped: "
+            "`redis://host:port/0?stream=NAME`. With {store}, a spec, and no INPUT.",
+            metavar="URL",
+        ),
+    ] = None
+    publish_every: Annotated[
+        float,
+        BeforeValidator(seconds),
+        _stream(
+            "With {stream}: time between versions, which go to {model} and {publish}.",
+            metavar="TIME",
+            kind=str,
+            default="60s",
+        ),
+    ] = 60.0
+    """Seconds."""
+    max_loss_rise: Annotated[
+        float,
+        _NotNegative,
+        _stream(
+            "With {stream}: no version is published, and the label goes back to the one before, while the "
+            "log loss of new rows is higher than before by more than this share.",
+            metavar="SHARE",
+        ),
+    ] = 0.2
+    max_miscalibration: Annotated[
+        float,
+        _NotNegative,
+        _stream(
+            "The same while predictions are too high or too low by more than this share.", metavar="SHARE"
+        ),
+    ] = 0.2
+    forget_every: Annotated[
+        float | None,
+        BeforeValidator(seconds),
+        _stream(
+            "With {stream}: forget the share {forget} of the evidence again and again, so that the model "
+            "follows what changes.",
+            metavar="TIME",
+            kind=str | None,
+        ),
+    ] = None
+    """Seconds."""
     checkpoint: Annotated[Path | None, _in_redis("Write checkpoints here.", metavar="DIR")] = None
     checkpoint_every: Annotated[
         float,

@@ -133,10 +133,14 @@ class ExampleStream:
             ("XTRIM", self._keys[lane], "MINID", f"{keep + 1}-0"), ("SET", self._position_key(lane), before)
         )
 
+    def positions(self) -> list[int]:
+        """Of each lane, the chunk before which all are `trained`."""
+        asked = [("GET", self._position_key(lane)) for lane in range(LANES)]
+        return [int(position or 0) for position in self._connection.ask_each(asked)]
+
     def untrained(self) -> tuple[int, int]:
         """How many chunks wait for training, and when the oldest of them was appended (us; 0: none waits)."""
-        asked = [("GET", self._position_key(lane)) for lane in range(LANES)]
-        positions = [int(position or 0) for position in self._connection.ask_each(asked)]
+        positions = self.positions()
         of_lanes = list(zip(self._keys, positions, strict=True))
         firsts = [("XRANGE", key, f"{position + 1}-0", "+", "COUNT", 1) for key, position in of_lanes]
         lasts = [("XREVRANGE", key, "+", f"{position + 1}-0", "COUNT", 1) for key, position in of_lanes]

@@ -90,6 +90,8 @@ class JobDescription(BaseModel):
     """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
     stream: str | None = None
     """The URL of a stream that never ends, in place of inputs: without user and password."""
+    stream_from: tuple[int, ...] = ()
+    """Of each of its lanes, the chunk that the job begins with."""
     hashed: bool
     """Whether the input is a hashed data set."""
     spec: str

@@ -54,6 +54,7 @@ class StreamWorker:
         """Trained here, of chunks that are in the store and that the board knows of."""
         self._board, self._sessions, self._source = board, sessions, source
         self._optimizer = job.optimizer_in(0)
+        self._begin_with = job.stream_from
         self._timings = Timings()
         self._worker_id = ""
         self._clock = 0
@@ -126,7 +127,7 @@ class StreamWorker:
             if claim is None:
                 return
             session = self._sessions.begin(claim.shard)
-            self._lanes[claim.shard] = _Lane(session, session.first)
+            self._lanes[claim.shard] = _Lane(session, max(session.first, self._begin_with[claim.shard]))
             self._clock = max(self._clock, claim.clock)
 
     def _release(self, number: int) -> None:

@@ -50,6 +50,7 @@ def train(
     - `ctr train --spec criteo clicks.tsv --model model --auto`
     - `ctr train clicks.hashed --model model --workers 2 --epochs 2`
     - `ctr train --spec my.yaml day2.csv --warm-start model --model model`
+    - `ctr train --stream redis://host/0?stream=rows --store redis://host/0 --spec my.yaml --model model`
     """
     spec = None if job.spec is None else str(job.spec)
     job = job.with_values(spec_name=None if spec is None else printable(spec))
@@ -76,6 +77,9 @@ def _run(job: TrainJob, report: Report) -> None:
     from ctr.jobs import run_train_job
     from ctr.tracking import open_trackers
 
+    if job.stream is not None:
+        _run_on_stream(job, report)
+        return
     trackers, search = open_trackers(job.track), None
     with stopping("Nothing was written."):
         if job.auto:
@@ -92,6 +96,21 @@ def _run(job: TrainJob, report: Report) -> None:
     tracked(summary, trackers)
     if outcome.stopped:
         raise typer.Exit(STOPPED)
+
+
+def _run_on_stream(job: TrainJob, report: Report) -> None:
+    """Train on a stream until the command is stopped."""
+    from ctr.jobs.streaming import run_stream_job
+
+    with stopping("Nothing was written."):
+        outcome = run_stream_job(job, lambda line: typer.echo(line, err=True))
+    progressive = outcome.progressive
+    lines = [
+        f"trained on {outcome.examples:,} examples: log loss {progressive.logloss:.5f}, calibration "
+        f"{progressive.calibration:.5f}; {some(outcome.published, 'version')} published",
+        f"model {outcome.model.id} is in {outcome.saved_to}",
+    ]
+    report(lines, {"examples": outcome.examples, "model": outcome.model.id, **progressive.to_json()})
 
 
 def _tune_first(job: TrainJob, report: Report) -> tuple[TrainJob, Tuned]:
