@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic, time
+from time import monotonic
 
 import numpy as np
 import orjson
@@ -24,7 +24,7 @@ from ctr.learn import TrainSettings, click_rate, expected_n, read_out, starting_
 from ctr.metrics import MetricSummary
 from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
-from ctr.ps import JobBoard, RedisStore, Slots, Token, n_fraction_bits, parse_redis_url
+from ctr.ps import JobBoard, RedisStore, Slots, n_fraction_bits, parse_redis_url
 from ctr.registry import Registry, parse_place
 from ctr.settings import TrainJob
 from ctr.stream import ExampleStream, StreamSource
@@ -167,6 +167,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
         workers=job.workers,
         safe_adding=job.safe_adding,
         admit=job.admit,
+        max_evidence=job.max_evidence,
         consistency="asp",
         staleness=job.staleness,
         stall_s=job.stall_timeout,
@@ -229,7 +230,7 @@ class Quality:
 
 
 class _Publisher:
-    """Publishes versions, watches their quality, forgets, and lets the stream go; on a thread of its own."""
+    """Publishes versions, watches their quality, and lets the stream go; on a thread of its own."""
 
     def __init__(self, setup: _Setup, say: Say) -> None:
         self.published = 0
@@ -253,7 +254,6 @@ class _Publisher:
     def _run(self) -> None:
         job = self._setup.job
         next_version = monotonic() + job.publish_every
-        forgotten = self._intervals()
         with ExitStack() as opened:
             board = store = None
             while not self._closing.wait(_LOOK_S):
@@ -265,9 +265,6 @@ class _Publisher:
                     if monotonic() >= next_version:
                         next_version = monotonic() + job.publish_every
                         self._look(board, store)
-                    if (now := self._intervals()) > forgotten:
-                        forgotten = now
-                        self._forget(store, now)
                 except CtrError as error:  # such as Redis that fails over, or a disk that is full
                     self._say(f"{_clock()} nothing is published: {error}")
 
@@ -324,18 +321,6 @@ class _Publisher:
             back = "".join(f"; {each} is {Registry(registry).rollback(each)} again" for each in labels)
         self._is_held = True
         self._say(f"{_clock()} nothing is published: {problem}{back}")
-
-    def _intervals(self) -> int:
-        """How many times of `forget_every` have passed since 1970; 0 if nothing is forgotten."""
-        every_s = self._setup.job.forget_every
-        return 0 if every_s is None else int(time() // every_s)
-
-    def _forget(self, store: RedisStore, number: int) -> None:
-        """Forget a share of the evidence of each slot, whose weight stays; once for each interval."""
-        token = Token("forget", 0, number)
-        for slots, state in store.scan():
-            forgotten = self._setup.optimizer.forget(state, self._setup.job.forget)
-            store.push(slots, forgotten - state, token, state)
 
 
 def _clock() -> str:

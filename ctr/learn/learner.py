@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.errors import ModelError
 from ctr.features import Batch, Chunk, warm_up_localize
@@ -44,6 +45,8 @@ class Learner:
     """How the chunks were sampled."""
     n_bits: int | None = None
     """The `n_bits` of a store that limits sums of squared gradients."""
+    max_evidence: float = math.inf
+    """Where such a sum stops, so that a slot's steps get no smaller and its weight follows what changes."""
     admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
     """Progressive validation: over the first pass, where every example is new when it is predicted."""
@@ -79,8 +82,10 @@ class Learner:
         delta = np.subtract(state, before, out=state)
         if copies != 1:
             delta /= np.float32(copies)
+        if self.max_evidence < math.inf:
+            _stop_evidence(before, delta, optimizer, self.max_evidence)
         if self.n_bits is not None:
-            _keep_weights_at_limit(before, delta, optimizer, self.n_bits)
+            _keep_weights_at_limit(before, delta, optimizer, reachable_n(before[:, 1], self.n_bits))
         self.admissions.add(self.admission.apply(chunk, before, delta, number))
         assert chunk.labels is not None
         metrics = self.progressive if first_pass else self.later_passes
@@ -92,17 +97,28 @@ class Learner:
         return delta
 
 
-def _keep_weights_at_limit(before: Float32, delta: Float32, optimizer: Optimizer, n_bits: int) -> None:
-    """Keep the trained weights of slots whose sum of squared gradients the store will cut off.
+def _stop_evidence(before: Float32, delta: Float32, optimizer: Optimizer, most: float) -> None:
+    """Let no sum of squared gradients grow beyond `most`; the trained weights stay."""
+    reachable = np.maximum(before[:, 1], np.float32(most))
+    cut = _keep_weights_at_limit(before, delta, optimizer, reachable)
+    delta[cut, 1] = reachable[cut] - before[cut, 1]
+
+
+def _keep_weights_at_limit(
+    before: Float32, delta: Float32, optimizer: Optimizer, reachable: Float32
+) -> NDArray[np.intp]:
+    """Keep the trained weights of slots whose sum of squared gradients gets no further than `reachable`.
+
+    Returns which they are. Where the store cuts a sum off, it was trained on with a larger one.
 
     Their first number was trained with the larger sum; with the smaller one, it would mean a larger weight.
     With a limit of 512 instead of 8 million, 48,000 real rows in chunks of 1,000 would end at a log loss of
     21 instead of 0.4482 (in memory: 0.4477).
     """
-    reachable = reachable_n(before[:, 1], n_bits)
     cut = np.flatnonzero(before[:, 1] + delta[:, 1] > reachable)
     if cut.size:
         delta[cut, 0] = optimizer.first_at(before[cut] + delta[cut], reachable[cut]) - before[cut, 0]
+    return cut
 
 
 def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float = 1.0) -> None:

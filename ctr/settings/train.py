@@ -40,7 +40,7 @@ _NOT_WITH_AUTO = (
     "pos_weight",
     "engine",
 )
-_STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "forget_every")
+_STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "max_evidence")
 _NOT_WITH_STREAM = (
     "auto",
     "settings",
@@ -233,8 +233,6 @@ def _require_stream_alone(job: TrainJob) -> None:
         raise SettingError(
             f"workers of a stream do not wait for each other: leave out {named('consistency')}."
         )
-    if job.forget_every is not None and not job.forget:
-        raise SettingError(f"{named('forget_every')} forgets the share {named('forget')}: give that, too.")
 
 
 def _require_one_reading(job: TrainJob) -> None:

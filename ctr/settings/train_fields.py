@@ -347,17 +347,15 @@ class TrainFields(Settings):
             "The same while predictions are too high or too low by more than this share.", metavar="SHARE"
         ),
     ] = 0.2
-    forget_every: Annotated[
+    max_evidence: Annotated[
         float | None,
-        BeforeValidator(seconds),
+        Field(gt=0),
         _stream(
-            "With {stream}: forget the share {forget} of the evidence again and again, so that the model "
-            "follows what changes.",
-            metavar="TIME",
-            kind=str | None,
+            "With {stream}: a feature's sum of squared gradients stops here, so that its weight goes on "
+            "following what changes. 100 is about 600 examples of it where 20% are clicks.",
+            metavar="SUM",
         ),
     ] = None
-    """Seconds."""
     checkpoint: Annotated[Path | None, _in_redis("Write checkpoints here.", metavar="DIR")] = None
     checkpoint_every: Annotated[
         float,

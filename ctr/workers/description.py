@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Learner, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
-from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl
+from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl, parse_redis_url
 from ctr.ps.wire import PATIENCE_S
 from ctr.stream import LANES, ExampleStream, StreamSource
 from ctr.workers.data_plan import DataPlan
@@ -123,6 +123,8 @@ class JobDescription(BaseModel):
     workers: int
     safe_adding: float
     admit: float = 1.0
+    max_evidence: float | None = None
+    """See `Learner.max_evidence`; None: no such limit."""
     negative_rate: float = 1.0
     pos_weight: float = 1.0
     consistency: Consistency
@@ -175,7 +177,8 @@ class JobDescription(BaseModel):
     def learner(self) -> Learner:
         """A new learner, for one worker."""
         admission = Admission(self.admit, self.feature_spec().seed)
-        return Learner(self.safe_adding, admission, self.sampling, self.n_bits)
+        most = inf if self.max_evidence is None else self.max_evidence
+        return Learner(self.safe_adding, admission, self.sampling, self.n_bits, most)
 
     @property
     def sampling(self) -> Sampling:
@@ -249,11 +252,15 @@ class JobDescription(BaseModel):
             )
         return source
 
-    def open_stream(self) -> StreamSource:
-        """The examples of a stream. Raises StoreError when it cannot be reached."""
+    def open_stream(self, store: RedisUrl) -> StreamSource:
+        """The examples of a stream, for which user and password are those of the store.
+
+        Raises StoreError when it cannot be reached.
+        """
         assert self.stream is not None
+        url = replace(parse_redis_url(self.stream), username=store.username, password=store.password)
         bad_rows: Literal["fail", "skip"] = "fail" if self.on_bad_rows == "fail" else "skip"
-        return StreamSource(ExampleStream(self.stream), self.feature_spec(), bad_rows)
+        return StreamSource(ExampleStream(url), self.feature_spec(), bad_rows)
 
     def sample(self, source: ExampleSource | StreamSource, rows: int) -> Batch:
         """The first rows that are learnt from."""

@@ -71,7 +71,7 @@ def take_part(
         if view.state != "running":
             raise StoreError(f"{url}: the job {on_board.id!r} is over ({view.message or view.state}).")
         job = JobDescription.from_bytes(on_board.description)
-        source = job.open_source() if job.stream is None else job.open_stream()
+        source = job.open_source() if job.stream is None else job.open_stream(url)
         with (
             closing(job.join_store(url)) as store,
             closing(_Member(board, on_board, job, source, store, wrap or _pushing)) as member,

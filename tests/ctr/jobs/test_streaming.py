@@ -1,0 +1,266 @@
+"""Training from a stream: every example counts once, whoever is killed; what is wrong is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from ctr.errors import SettingError
+from ctr.features import FeatureSpec
+from ctr.jobs.streaming import Quality
+from ctr.model import load_model, load_state
+from ctr.ps import JobBoard, parse_redis_url
+from ctr.registry import Registry
+from ctr.settings import TrainJob
+from ctr.stream import ExampleStream
+from tests.command_line import Cli
+from tests.ctr.distributed_jobs import ADDITIVE, describe, in_memory, process_of
+from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
+
+pytestmark = [needs_redis, timing_sensitive]
+
+CHUNK = 50
+_names = count()
+
+
+class Streaming:
+    """A stream, and `ctr train` on it."""
+
+    def __init__(self, url: str, log: Path, spec: FeatureSpec, folder: Path) -> None:
+        name = f"test-{next(_names)}"
+        self.stream_url, self.store_url = f"{url}?stream={name}", f"{url}?model={name}"
+        self.model = folder / "model"
+        self.stream = ExampleStream(self.stream_url)
+        self.rows = json_rows(log, spec)
+        self.appended = 0
+        self._spec = folder / "spec.yaml"
+        self._spec.write_text(spec.to_yaml())
+
+    def append(self, chunks: int) -> None:
+        for _ in range(chunks):
+            rows = self.rows[self.appended * CHUNK : (self.appended + 1) * CHUNK]
+            assert rows
+            assert self.stream.append(self.appended, rows, {})
+            self.appended += 1
+
+    def words(self, *more: object, additive: bool = True, new: bool = True) -> list[str]:
+        optimizer = (f"--alpha={ADDITIVE.alpha}", f"--beta={ADDITIVE.beta}", "--base-rate=0.5")
+        words = ("--stream", self.stream_url, "--store", self.store_url, "--spec", self._spec)
+        return [
+            *map(str, ("train", *words, "--model", self.model, "--lease=0.6", *more)),
+            *(optimizer[: 2 + new] if additive else ()),
+        ]
+
+    @contextmanager
+    def training(
+        self, *more: object, additive: bool = True, new: bool = True
+    ) -> Iterator[subprocess.Popen[str]]:
+        command = [sys.executable, "-m", "ctr", *self.words(*more, additive=additive, new=new)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def trained(self) -> None:
+        eventually(lambda: self.stream.untrained()[0] == 0, 20.0)
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+
+
+@pytest.fixture
+def streaming(redis_url: str, job_log: Path, job_spec: FeatureSpec, tmp_path: Path) -> Iterator[Streaming]:
+    streaming = Streaming(redis_url, job_log, job_spec, tmp_path)
+    with closing(streaming.stream):
+        yield streaming
+
+
+def json_rows(log: Path, spec: FeatureSpec) -> list[bytes]:
+    """The rows of a log in Criteo's columns, as JSON."""
+    names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+    rows = []
+    for line in log.read_text().splitlines():
+        cells = zip(names, line.split("\t"), strict=True)
+        row = {name: int(cell) if name[0] in "lI" else cell for name, cell in cells if cell}
+        rows.append(orjson.dumps(row))
+    return rows
+
+
+def each_example_counted_once(streaming: Streaming, log: Path, spec: FeatureSpec) -> bool:
+    """Each adds a quarter to the second number of its slots."""
+    state = load_state(streaming.model, spec)
+    rows = streaming.appended * CHUNK
+    first = log.with_name(f"first-{rows}.tsv")
+    first.write_text("".join(log.read_text().splitlines(keepends=True)[:rows]))
+    (slots, expected), _ = in_memory(describe(first, spec, ftrl=ADDITIVE, workers=1))
+    assert np.array_equal(state.slots, slots)
+    return np.array_equal(np.round(4 * state.state[:, 1]), np.round(4 * expected[:, 1]))
+
+
+def test_every_example_counts_once_though_a_worker_is_killed(
+    streaming: Streaming, job_log: Path, job_spec: FeatureSpec
+) -> None:
+    streaming.append(10)
+    with streaming.training("--workers=2") as process:
+        streaming.trained()
+        with closing(JobBoard(parse_redis_url(streaming.store_url))) as board:
+            board.job()
+            view = board.look(shards=False)
+            streaming.append(20)
+            os.kill(process_of(view, 0), signal.SIGKILL)
+            streaming.append(20)
+            streaming.trained()
+        streaming.stop(process)
+    assert each_example_counted_once(streaming, job_log, job_spec)
+
+
+def test_a_killed_command_goes_on_from_its_checkpoint(
+    streaming: Streaming, job_log: Path, job_spec: FeatureSpec, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    options = "--checkpoint", checkpoint, "--checkpoint-every=1s"
+    streaming.append(10)
+    with streaming.training(*options) as process:
+        eventually((checkpoint / "manifest.json").exists, 60.0)
+        streaming.append(10)
+        eventually(lambda: sum(streaming.stream.positions()) > 10)
+        streaming.append(5)
+        process.kill()
+    with streaming.training(*options, "--resume", new=False) as process:
+        streaming.append(5)
+        streaming.trained()
+        streaming.stop(process)
+    assert each_example_counted_once(streaming, job_log, job_spec)
+
+
+def test_a_stopped_command_goes_on_from_its_model(
+    streaming: Streaming, job_log: Path, job_spec: FeatureSpec
+) -> None:
+    streaming.append(20)
+    with streaming.training() as process:
+        streaming.trained()
+        streaming.stop(process)
+    streaming.append(20)
+    with streaming.training("--warm-start", streaming.model, new=False) as process:
+        streaming.trained()
+        streaming.stop(process)
+    assert each_example_counted_once(streaming, job_log, job_spec)
+
+
+def test_versions_are_published_while_it_runs(
+    streaming: Streaming, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = tmp_path / "models"
+    streaming.append(40)
+    with streaming.training("--publish-every=1s", "--publish", f"{registry}@live", additive=False) as process:
+        eventually(lambda: "live" in Registry(registry).labels(), 60.0)
+        streaming.stop(process)
+    model = load_model(streaming.model)
+    assert model.metrics["progressive"]["examples"] == 40 * CHUNK
+    assert Registry(registry).load(Registry(registry).version_of("live")).spec == model.spec
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([b'{"price": 3}'] * 4, "label"),
+        ([b"no JSON"] * 4, "JSON"),
+        ([b'{"label": 1, "I1": "x"}', b'{"label": 0}', b'{"label": 0}'], "not a number"),
+    ],
+)
+def test_rows_of_something_else_are_refused(
+    streaming: Streaming, cli: Cli, rows: list[bytes], complaint: str
+) -> None:
+    streaming.stream.append(0, rows, {})
+    ended = cli(*streaming.words())
+    assert ended.code == 1
+    assert complaint in ended.err
+
+
+def test_chunks_that_are_gone_end_the_job(streaming: Streaming, cli: Cli) -> None:
+    streaming.append(40)
+    with streaming.stream._connection.nodes.link(parse_redis_url(streaming.stream_url).hosts[0]) as link:
+        link.ask(("XTRIM", streaming.stream._keys[3], "MAXLEN", 1))
+    ended = cli(*streaming.words())
+    assert ended.code == 1
+    assert "chunks 0 to 1 of lane 3 are gone" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"inputs": ["day.tsv"]}, "takes the place of inputs"),
+        ({"epochs": 2}, "epochs"),
+        ({"store": "memory://"}, "redis://"),
+        ({"consistency": "bsp"}, "do not wait for each other"),
+        ({"stream": None, "inputs": ["day.tsv"], "max_loss_rise": 0.1}, "is for a stream"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: Mapping[str, object], complaint: str) -> None:
+    given = {"stream": "redis://host?stream=a", "store": "redis://host", "model": "model", "spec": "criteo"}
+    with pytest.raises(SettingError, match=complaint):
+        TrainJob(**{**given, **settings})
+
+
+class TestQuality:
+    @staticmethod
+    def totals(examples: float, logloss: float, calibration: float = 1.0) -> dict[str, float]:
+        clicked = examples / 5
+        return {
+            "weight": examples,
+            "loss": logloss * examples,
+            "predicted": calibration * clicked,
+            "clicked": clicked,
+        }
+
+    @staticmethod
+    def added(*parts: Mapping[str, float]) -> dict[str, float]:
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
+
+    def test_is_of_what_came_since_the_last_look(self) -> None:
+        quality = Quality(max_loss_rise=0.1, max_miscalibration=0.1)
+        first, second = self.totals(2_000, 0.4), self.totals(3_000, 0.45)
+        assert quality.look({"a": first}) is None
+        problem = quality.look({"a": self.added(first, second), "b": self.totals(10, 0.4)})
+        assert problem is not None
+        assert "log loss" in problem
+        assert quality.examples == 3_010
+        assert quality.look({"a": self.added(first, second, self.totals(5_000, 0.4))}) is None
+
+    def test_few_examples_wait_for_more(self) -> None:
+        quality = Quality(max_loss_rise=0.1, max_miscalibration=0.1)
+        assert quality.look({"a": self.totals(900, 5.0)}) is None
+        assert quality.look({"a": self.totals(1_800, 0.4)}) is None
+        assert quality.logloss == pytest.approx(0.4)
+
+    @pytest.mark.parametrize("calibration", [0.8, 1.2])
+    def test_predictions_that_are_off(self, calibration: float) -> None:
+        quality = Quality(max_loss_rise=0.1, max_miscalibration=0.1)
+        problem = quality.look({"a": self.totals(2_000, 0.4, calibration)})
+        assert problem is not None
+        assert "calibration" in problem
+        assert quality.usual_logloss is None
+
+
+def test_evidence_stops_where_it_is_to(streaming: Streaming, job_spec: FeatureSpec) -> None:
+    streaming.append(40)
+    with streaming.training("--max-evidence=20", additive=False) as process:
+        streaming.trained()
+        streaming.stop(process)
+    state = load_state(streaming.model, job_spec)
+    assert state.state[0, 1] == 20
+    assert state.state[:, 1].max() == 20
+    assert load_model(streaming.model).metrics["progressive"]["normalized_entropy"] < 1.1
