@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+_FRESHNESS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 5.0, 10.0, 60.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _PREDICTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
 _DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -113,6 +114,12 @@ class ServingMetrics:
             multiprocess_mode="livemax",
             registry=self._registry,
         )
+        self._push_to_served = Histogram(
+            "ctr_push_to_served_seconds",
+            "Live weights: seconds from a push's arrival at the store, by its clock, until it is served.",
+            buckets=_FRESHNESS_S,
+            registry=self._registry,
+        )
         self._live: LiveWeights | None = None
         self._noted = 0
         self._changed = Counter(
@@ -157,6 +164,8 @@ class ServingMetrics:
     def follow(self, live: LiveWeights | None) -> None:
         """Show the age of these weights, and how much has changed in them."""
         self._live, self._noted = live, 0
+        if live is not None:
+            live.on_served = self._push_to_served.observe
         self.note_age()
 
     def note_age(self) -> None:

@@ -278,7 +278,9 @@ class _Publisher:
                 return
             positions = {int(lane): progress for lane, progress in saved.items()}
         for lane, position in positions.items():
-            self._setup.source.stream.trained(lane, position)
+            # Of a lane that this job has had nothing of yet, the board has no position.
+            first = self._setup.description.stream_from[lane]
+            self._setup.source.stream.trained(lane, max(position, first))
 
     def _look(self, board: JobBoard, store: RedisStore) -> None:
         """Publish a version, or say why not."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from threading import Event, Lock, Thread
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +51,8 @@ class LiveWeights:
         self._current_at = monotonic()
         self.changes = 0
         """Slots that were changed so far, each time that they were."""
+        self.on_served: Callable[[float], object] = lambda _: None
+        """Called for each change with the seconds from its first push's arrival at the store until now."""
         self.failure: CtrError | None = None
         """Why the store cannot be read now."""
 
@@ -131,6 +133,8 @@ class LiveWeights:
         )
         with self._lock:
             self._table.weights[places] = weights
+        if change.whole is None:
+            self.on_served(time() - change.pushed_ms / 1_000)
 
 
 class _Table(Protocol):

@@ -38,6 +38,8 @@ class PartitionChange:
     """uint32|uint64[k], of the store; in the order of pushes, so in any order, and some repeatedly."""
     increments: Int64
     """int64[k], to be added to packed accumulators."""
+    pushed_ms: int = 0
+    """When the first of these pushes arrived, in milliseconds since 1970 by the server's clock."""
     whole: Int64 | None = None
     """int64[slots of a partition], packed accumulators that take the place of all that was known."""
 
@@ -150,6 +152,7 @@ class Feed:
             p,
             as_slots(slots + first, self._store.bits),
             np.concatenate([np.empty(0, np.int64), *(increments for _, increments in added)]),
+            pushed_ms=int(entries[0][0].split(b"-")[0]),
         )
 
     def _read_anew(self, p: int) -> PartitionChange | None:
@@ -164,7 +167,7 @@ class Feed:
         whole = np.frombuffer(dump.state, ">i8").astype(np.int64)
         if not whole.size:
             whole = np.zeros(self._store.partitions.size, np.int64)
-        return PartitionChange(p, as_slots(np.empty(0, np.uint64), self._store.bits), whole[:0], whole)
+        return PartitionChange(p, as_slots(np.empty(0, np.uint64), self._store.bits), whole[:0], whole=whole)
 
     def _end_of_feed(self, p: int) -> tuple[int, bytes]:
         """The version of a partition, and the id of the last entry of its feed."""

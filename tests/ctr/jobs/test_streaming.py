@@ -153,7 +153,7 @@ def test_a_stopped_command_goes_on_from_its_model(
     with streaming.training() as process:
         streaming.trained()
         streaming.stop(process)
-    streaming.append(20)
+    streaming.append(5)
     with streaming.training("--warm-start", streaming.model, new=False) as process:
         streaming.trained()
         streaming.stop(process)

@@ -1,0 +1,131 @@
+"""`ctr serve --store` beside the job whose weights it serves: fresh, bit for bit, and through what fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from ctr.errors import SettingError
+from ctr.features import FeatureSpec
+from ctr.learn import read_out
+from ctr.model import LinearModel, Model
+from ctr.ps import JobBoard, parse_redis_url
+from ctr.settings import ServeJob
+from ctr.workers import JobDescription
+from tests.command_line import Cli
+from tests.ctr.distributed_jobs import Command, wait_for
+from tests.ctr.jobs.test_streaming import Streaming
+from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
+
+pytestmark = [needs_redis, timing_sensitive]
+
+ROWS = [{"I1": 3, "C1": "68fd1e64"}, {"I2": 1}]
+
+
+@pytest.fixture
+def streaming(redis_url: str, job_log: Path, job_spec: FeatureSpec, tmp_path: Path) -> Streaming:
+    return Streaming(redis_url, job_log, job_spec, tmp_path)
+
+
+@contextmanager
+def serving(*words: object) -> Iterator[str]:
+    """The address of `ctr serve`."""
+    words = ("serve", *words, "--port", 0)
+    process = Command(*words)
+    try:
+        wait_for(lambda: "\n" in process.out or process.popen.poll() is not None)
+        assert "\n" in process.out, process.said
+        address = re.search(r"http://[0-9.:]+", process.out)
+        assert address is not None
+        yield address[0]
+    finally:
+        process.kill()
+        process.close()
+
+
+def predicted_by_store(url: str) -> list[np.float32]:
+    """What the weights predict that are in the store now."""
+    parsed = parse_redis_url(url)
+    with closing(JobBoard(parsed)) as board:
+        job = board.job()
+        assert job is not None
+        description = JobDescription.from_bytes(job.description)
+    with closing(description.join_store(parsed)) as store:
+        slots, state = read_out(store)
+    linear = LinearModel.of_weights(slots, description.optimizer_in(0).weights(state))
+    return list(Model.of(description.feature_spec(), linear, {}).predict(ROWS))
+
+
+def predict(client: httpx.Client) -> tuple[list[np.float32], str]:
+    answer = client.post("/v1/predict", json={"rows": ROWS})
+    assert answer.status_code == 200, answer.text
+    return [np.float32(each) for each in answer.json()["predictions"]], answer.json()["model"]
+
+
+def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Streaming) -> None:
+    streaming.append(5)
+    with streaming.training(additive=False) as process:
+        streaming.trained()
+        served = serving("--store", streaming.store_url, "--max-age", "2s")
+        with served as url, httpx.Client(base_url=url) as client:
+            seen = set[np.float32]()
+            for _ in range(3):
+                streaming.append(5)
+                streaming.trained()
+                expected = predicted_by_store(streaming.store_url)
+                eventually(lambda expected=expected: predict(client)[0] == expected)
+                seen.add(expected[0])
+            assert len(seen) == 3
+            first = predict(client)[1]
+            assert client.get("/readyz").json()["age_s"] < 2
+            streaming.stop(process)
+            eventually(lambda: client.get("/readyz").status_code == 503)
+            assert "dropped" in client.get("/readyz").json()["detail"]
+            assert predict(client)[0] == expected
+            with streaming.training("--warm-start", streaming.model, additive=False) as again:
+                eventually(lambda: predict(client)[1] != first, 60.0)
+                eventually(lambda: client.get("/readyz").status_code == 200)
+                streaming.append(5)
+                streaming.trained()
+                expected = predicted_by_store(streaming.store_url)
+                eventually(lambda: predict(client)[0] == expected)
+                streaming.stop(again)
+
+
+def test_several_processes_serve_the_same(streaming: Streaming) -> None:
+    streaming.append(5)
+    with streaming.training(additive=False) as process:
+        streaming.trained()
+        with serving("--store", streaming.store_url, "--workers", 2) as url:
+            streaming.append(10)
+            streaming.trained()
+            expected = predicted_by_store(streaming.store_url)
+
+            def all_are_fresh() -> bool:
+                fresh = True
+                for _ in range(12):  # a connection each, so both processes are asked
+                    with httpx.Client(base_url=url) as client:
+                        fresh &= predict(client)[0] == expected
+                return fresh
+
+            eventually(all_are_fresh)
+        streaming.stop(process)
+
+
+def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
+    ended = cli("serve", "--store", f"{redis_url}?model=nothing", "--port", 0)
+    assert ended.code == 1
+    assert "no job trains this model" in ended.err
+
+
+def test_settings_that_do_not_go_together() -> None:
+    with pytest.raises(SettingError, match="give one"):
+        ServeJob(store="redis://host", model=Path("model"))
+    with pytest.raises(SettingError, match="weights that change"):
+        ServeJob(model=Path("model"), max_age="30s")
