@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
+.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,6 +79,9 @@ bench-features: $(VENV)/.bench ## Making features: raw text, Parquet, fitting, s
 
 bench-serve: $(VENV)/.bench ## Requests per second beside a bare FastAPI endpoint on the same server (about 1 minute)
 	$(BIN)/python -m benchmarks serve
+
+bench-live: $(VENV)/.bench ## How soon a push is served, and what requests notice of it (about 2 minutes)
+	$(BIN)/python -m benchmarks live
 
 bench-serve-peers: $(VENV)/.bench ## Beside MLServer, mlflow models serve and VW, in an environment of their own (about 5 minutes)
 	[ -x $(VENV)/peers/bin/mlserver ] || { $(PYTHON) -m venv $(VENV)/peers && $(VENV)/peers/bin/python -m pip install --quiet \

@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve, serving-peers.
+wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve, live, serving-peers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from benchmarks import (
     classifier,
     features,
     lbfgs,
+    live,
     memory,
     parameters,
     peers,
@@ -54,6 +55,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "checkpoints": lambda o: checkpoints.measure(o.folder, o.checkpoint_rows, o.rounds),
     "spark": lambda o: spark.measure(o.folder, o.rows, o.rounds),
     "serve": lambda o: serve.measure(o.folder, o.rounds),
+    "live": lambda o: live.measure(o.folder),
     "serving-peers": lambda o: serving_peers.measure(o.folder, o.rounds, o.peer_python),
     "features": lambda o: features.measure(o.folder, o.rows, o.rounds, o.window_rows),
     "peers": lambda o: peers.measure(o.folder, o.data, o.peer_rows, o.page, o.peer_python),
