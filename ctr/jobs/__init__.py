@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ctr.jobs.evaluate import Evaluation, evaluate_models
     from ctr.jobs.export import export_model
     from ctr.jobs.predict import Predicted, predict_rows
+    from ctr.jobs.streaming import StreamOutcome, run_stream_job
     from ctr.jobs.training.job import require_days, run, run_train_job, train_by_days
     from ctr.jobs.training.memory import learn_in_memory
     from ctr.jobs.training.outcome import Remains, TrainOutcome, require_places

@@ -315,7 +315,7 @@ class TrainFields(Settings):
     stream: Annotated[
         str | None,
         _stream(
-            "Train on the rows that `ctr join --follow` writes to this stream, until it is stopped: "
+            "Train on the rows that `ctr join` writes to this stream, until it is stopped: "
             "`redis://host:port/0?stream=NAME`. With {store}, a spec, and no INPUT.",
             metavar="URL",
         ),

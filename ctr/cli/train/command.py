@@ -100,7 +100,7 @@ def _run(job: TrainJob, report: Report) -> None:
 
 def _run_on_stream(job: TrainJob, report: Report) -> None:
     """Train on a stream until the command is stopped."""
-    from ctr.jobs.streaming import run_stream_job
+    from ctr.jobs import run_stream_job
 
     with stopping("Nothing was written."):
         outcome = run_stream_job(job, lambda line: typer.echo(line, err=True))
