@@ -42,6 +42,7 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
     },
     "model": {"info": "info", "top": "weights", "diff": "diff", "export": "weights"},
     "models": {
+        "init": "changing",
         "list": "listing",
         "publish": "changing",
         "label": "changing",
@@ -67,7 +68,7 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
 _GROUPS = {
     "features": "Hash raw logs into data sets, and describe them.",
     "model": "Look into trained models: info, top, diff, export.",
-    "models": "Keep versions of models, and label what is served: list, publish, label, rollback, remove.",
+    "models": "Keep versions of models, and label what is served.",
     "ps": "Manage models in Redis: plan, check, status, export, drop.",
 }
 

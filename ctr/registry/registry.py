@@ -76,6 +76,14 @@ class Registry:
         self.place = str(place)
         self._storage = storage_of(self.place, _MANIFEST)
 
+    def init(self) -> None:
+        """Make the folder of a registry wherever it is; one that is there stays as it is."""
+        self._storage.start()
+
+    def require_startable(self) -> None:
+        """Raise ModelError where `publish` would: see there."""
+        self._storage.require_startable()
+
     def labels(self) -> dict[str, LabelEntry]:
         """All labels by name."""
         content = self._storage.read(_LABELS)
@@ -107,12 +115,16 @@ class Registry:
     def publish(self, model: Path, labels: Sequence[str] = ()) -> str:
         """Add the model in a folder, and have these labels point to it; returns its id.
 
-        A version that is there already stays as it is.
+        A version that is there already stays as it is. A registry that is not there is made, unless its
+        folder, or the one that it would be in, is empty: that could be the mount point of a file system that
+        is away. Then this raises ModelError; `init` makes the registry all the same.
         """
         for label in labels:
             _require_label(label)
         loaded = load_model(model)  # which verifies what serving reads
         files = [*map(str, loaded.manifest["sha256"]), _MANIFEST]
+        self._storage.require_startable()
+        self._storage.start()
         with self._storage.locked():
             if loaded.id not in self._storage.versions():
                 self._storage.add(loaded.id, model, files)
@@ -135,6 +147,7 @@ class Registry:
 
     def rollback(self, label: str) -> str:
         """Have a label point to where it pointed to before; returns that version."""
+        self.version_of(label)  # raises before a lock is put where there is no registry
         there = set(self._storage.versions())
 
         def back(entry: LabelEntry | None) -> LabelEntry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -21,6 +22,12 @@ _VERSIONS = "versions"
 
 class Storage(Protocol):
     """A file that is replaced as a whole, and folders that are written once. Raises DataError, ModelError."""
+
+    def start(self) -> None:
+        """Make a folder that can be written to, if there is none."""
+
+    def require_startable(self) -> None:
+        """Raise ModelError where a new registry is probably a mistake."""
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None: there is none."""
@@ -56,6 +63,29 @@ class LocalStorage:
         self._path, self._last = path, last
         self._versions = path / _VERSIONS
 
+    def start(self) -> None:
+        with self._refusals():
+            self._versions.mkdir(parents=True, exist_ok=True)
+
+    def require_startable(self) -> None:
+        """A mount point is an empty folder while its file system is away: nothing may be written there."""
+        with self._refusals():
+            if self._versions.is_dir():
+                return
+            parent = self._path.absolute().parent
+            if self._path.exists():
+                problem = "is no registry"
+            elif not parent.is_dir():
+                problem = f"there is no folder {parent}"
+            elif not any(parent.iterdir()):
+                problem = f"there is no registry, and {parent} is empty"
+            else:
+                return
+        raise ModelError(
+            f"{self._path}: {problem}. If its file system is not mounted, mount it; if the registry is new,"
+            f" start it with `ctr models init --registry {shlex.quote(str(self._path))}`."
+        )
+
     def read(self, name: str) -> bytes | None:
         try:
             return (self._path / name).read_bytes()
@@ -71,7 +101,6 @@ class LocalStorage:
     @contextmanager
     def locked(self) -> Iterator[None]:
         with self._refusals():
-            self._path.mkdir(parents=True, exist_ok=True)
             file = (self._path / ".lock").open("wb")
         with file:
             with suppress(OSError):  # a file system without locks
@@ -113,6 +142,12 @@ class RemoteStorage:
 
     def __init__(self, uri: str, last: str) -> None:
         self._folder, self._last = RemoteFolder(uri), last
+
+    def start(self) -> None:
+        """Folders of object stores need not be made."""
+
+    def require_startable(self) -> None:
+        """What is away cannot be written to."""
 
     def read(self, name: str) -> bytes | None:
         return self._folder.read(name) if self._folder.has(name) else None

@@ -112,5 +112,6 @@ def models(raw_file: Path, model_dir: Path, tmp_path_factory: pytest.TempPathFac
 def registry(tmp_path: Path, models: list[Path]) -> Registry:
     """The first model is stable."""
     registry = Registry(tmp_path / "registry")
+    registry.init()
     registry.publish(models[0], ["stable"])
     return registry

@@ -1,4 +1,4 @@
-"""`ctr models publish`, `label`, `rollback` and `remove`."""
+"""`ctr models init`, `publish`, `label`, `rollback` and `remove`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ _VersionArgument = Annotated[
     typer.Argument(metavar="VERSION", help="Its id or the beginning of it, or a label that points to it."),
 ]
 _LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Such as stable or canary.")]
+
+
+def init(report: Report, registry: RegistryOption) -> None:
+    """Start a registry without versions; one that is there stays as it is.
+
+    `ctr models publish` and `ctr train --publish` start one by themselves in a new folder. They refuse a
+    folder that is no registry, and a new one in an empty folder, as a mount point is empty while its file
+    system is away.
+
+    Example: `ctr models init --registry /mnt/models`
+    """
+    from ctr.registry import Registry
+
+    Registry(registry).init()
+    report([f"{registry} is a registry"], {"registry": registry})
 
 
 def publish(

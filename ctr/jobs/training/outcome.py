@@ -219,6 +219,7 @@ def require_places(job: TrainJob) -> None:
         from ctr.registry import Registry, parse_place
 
         registry, _ = parse_place(job.publish)
+        Registry(registry).require_startable()
         Registry(registry).labels()  # which says if it cannot be read
     if job.checkpoint is not None:
         from ctr.checkpoint import require_checkpoint_or_nothing

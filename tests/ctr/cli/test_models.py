@@ -11,6 +11,7 @@ from tests.command_line import Cli
 
 def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     registry = tmp_path / "registry"
+    assert cli("models", "init", "--registry", registry).out == f"{registry} is a registry\n"
     train = ("train", "--spec", "criteo", click_log, "--model", tmp_path / "model", "--json", "-")
     ids = []
     for alpha in (0.1, 0.2):

@@ -59,6 +59,7 @@ def ids_of(models: list[Path]) -> list[str]:
 
 def test_versions_and_labels(place: str, models: list[Path]) -> None:
     registry, ids = Registry(place), ids_of(models)
+    registry.init()
     assert registry.versions() == []
     assert registry.labels() == {}
     assert registry.publish(models[0], ["stable"]) == ids[0]
@@ -100,6 +101,7 @@ def test_what_is_wrong_is_said(place: str, models: list[Path], tmp_path: Path) -
         with pytest.raises(ModelError, match="is no label"):
             registry.publish(models[0], [wrong])
     assert registry.versions() == []
+    registry.init()
     torn = tmp_path / "torn"
     shutil.copytree(models[0], torn)
     (torn / "weights.safetensors").write_bytes(b"")
@@ -116,6 +118,7 @@ def test_what_is_wrong_is_said(place: str, models: list[Path], tmp_path: Path) -
 
 def test_two_at_once(tmp_path: Path, models: list[Path]) -> None:
     ids = ids_of(models)
+    Registry(tmp_path / "registry").init()
 
     def publish(k: int) -> None:
         Registry(tmp_path / "registry").publish(models[k], [f"label-{k}", "stable"])
@@ -129,6 +132,7 @@ def test_two_at_once(tmp_path: Path, models: list[Path]) -> None:
 
 def test_a_version_that_is_torn_is_not_loaded(tmp_path: Path, models: list[Path]) -> None:
     registry, (version, *_) = Registry(tmp_path / "registry"), ids_of(models)
+    registry.init()
     registry.publish(models[0])
     path = tmp_path / "registry/versions" / version / "weights.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -137,9 +141,44 @@ def test_a_version_that_is_torn_is_not_loaded(tmp_path: Path, models: list[Path]
 
 
 def test_a_disk_that_refuses(tmp_path: Path, models: list[Path]) -> None:
+    registry = Registry(tmp_path / "file")
     (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="file: is no registry"):
+        registry.publish(models[0])
     with pytest.raises(ModelError, match="the registry cannot be written"):
-        Registry(tmp_path / "file").publish(models[0])
+        registry.init()
+
+
+def test_nothing_is_written_into_the_mount_point_of_what_is_away(tmp_path: Path, models: list[Path]) -> None:
+    mount_point = tmp_path / "mount"
+    mount_point.mkdir()
+    for place, problem in (
+        (mount_point, "is no registry"),
+        (mount_point / "registry", "there is no registry, and .*/mount is empty"),
+        (mount_point / "team/registry", "there is no folder .*/mount/team"),
+    ):
+        registry = Registry(place)
+        with pytest.raises(ModelError, match=rf"{problem}\..* `ctr models init --registry {place}`"):
+            registry.publish(models[0], ["stable"])
+        for change in (
+            lambda registry=registry: registry.rollback("stable"),
+            lambda registry=registry: registry.label("stable", "abcdef"),
+            lambda registry=registry: registry.remove("abcdef"),
+        ):
+            with pytest.raises(ModelError, match="there is no"):
+                change()
+        assert list(mount_point.iterdir()) == []
+    registry = Registry(mount_point / "team/registry")
+    registry.init()
+    version = registry.publish(models[0], ["stable"])
+    registry.init()
+    assert registry.version_of("stable") == version
+
+
+def test_the_first_version_starts_a_registry_beside_other_files(tmp_path: Path, models: list[Path]) -> None:
+    (tmp_path / "days.csv").write_text("")
+    version = Registry(tmp_path / "registry").publish(models[0], ["stable"])
+    assert Registry(tmp_path / "registry").version_of("stable") == version
 
 
 def test_places() -> None:
@@ -153,6 +192,10 @@ def test_places() -> None:
 def test_published_by_training(tmp_path: Path) -> None:
     rows = {"site": ["a", "b", "b", "c"] * 50, "y": [0, 1, 0, 1] * 50}
     registry = tmp_path / "registry"
+    with pytest.raises(ModelError, match="there is no registry"):
+        ctr.train(rows, SPEC, model=tmp_path / "model", publish=f"{registry}@stable")
+    assert list(tmp_path.iterdir()) == [], "said before training"
+    Registry(registry).init()
     model = ctr.train(rows, SPEC, model=tmp_path / "model", publish=f"{registry}@stable")
     assert Registry(registry).version_of("stable") == model.id
     assert json.loads((registry / "versions" / model.id / "manifest.json").read_text())["id"] == model.id
