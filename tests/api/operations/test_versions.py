@@ -178,8 +178,8 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
     for words, problem in (
-        ((), "give the folder of a model with --model, or a registry"),
-        (("--model", models[0], "--registry", "x"), "give the folder of a model with --model, or a registry"),
+        ((), "give one: the folder of a model with --model"),
+        (("--model", models[0], "--registry", "x"), "give one: the folder of a model with --model"),
         (("--model", models[0], "--canary", "5%"), "--canary is a share for a version of a registry"),
         (("--registry", "x", "--canary", "five"), "'five' is no share of the requests"),
         (("--registry", registry.place, "--label", "best"), "there is no label best (there is stable)"),
