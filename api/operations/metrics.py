@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -18,11 +17,12 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
-    Metric,
     ProcessCollector,
     generate_latest,
     multiprocess,
 )
+
+from ctr.api.operations.version_metrics import VersionMetrics
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,10 +33,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 _FRESHNESS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 5.0, 10.0, 60.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-_PREDICTIONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
 _DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-_SAMPLE = 8
-"""To note a prediction takes 1 us, a third of what making it does."""
 _OTHER = "other"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The folder in which the processes of a server keep what they count; to be set before this is imported."""
@@ -68,30 +65,9 @@ class ServingMetrics:
         self._rows_by_request = Histogram(
             "ctr_request_rows", "Rows of a request.", buckets=_ROWS, registry=self._registry
         )
-        self._predictions = Histogram(
-            "ctr_prediction",
-            f"Predictions of each version: of up to {_SAMPLE} rows of each request.",
-            ["id"],
-            buckets=_PREDICTIONS,
-            registry=self._registry,
-        )
-        self._created = Gauge(
-            "ctr_model_created_seconds",
-            "When a version was made, in seconds since 1970.",
-            ["id"],
-            multiprocess_mode="livemax",
-            registry=self._registry,
-        )
         ProcessCollector(registry=self._registry)
         self.unknown_values = Counter(
             "ctr_unknown_values", "Values of fields that the model does not know.", registry=self._registry
-        )
-        self._models = Gauge(
-            "ctr_model",
-            "1 for each version served.",
-            ["id"],
-            multiprocess_mode="livemax",
-            registry=self._registry,
         )
         self.changes = Counter(
             "ctr_version_changes", "Versions that took another's place.", registry=self._registry
@@ -129,35 +105,23 @@ class ServingMetrics:
         self.not_kept = Counter(
             "ctr_rows_not_kept", "Rows served that the feedback log could not take.", registry=self._registry
         )
-        self._served: set[str] = set()
+        self._shared = SHARED_FOLDER in os.environ
+        self._versions = VersionMetrics(Path(os.environ[SHARED_FOLDER]) if self._shared else None)
+        self._registry.register(self._versions)
         self.serve([model])
 
     def serve(self, models: Iterable[str]) -> None:
         """These are the ids of what is served now."""
-        now = set(models)
-        for model in self._served - now:
-            if SHARED_FOLDER in os.environ:
-                self._models.labels(model).set(0)  # of several processes, nothing can be removed
-            else:
-                self._models.remove(model)
-                self._predictions.remove(model)
-                with suppress(KeyError):
-                    self._created.remove(model)
-        for model in now - self._served:
-            self._models.labels(model).set(1)
-        self._served = now
+        self._versions.serve(models)
 
     def predicted_by(self, model: str, created: str) -> Callable[[NDArray[np.float32]], None]:
         """Notes the predictions of a version for the rows of a request; `created`: ISO 8601, or nothing."""
-        predictions = self._predictions.labels(model)
-        with suppress(ValueError):
-            self._created.labels(model).set(datetime.fromisoformat(created).timestamp())
+        note_predictions = self._versions.predicted_by(model, created)
 
         def note(of_rows: NDArray[np.float32]) -> None:
             self.rows.inc(of_rows.size)
             self._rows_by_request.observe(of_rows.size)
-            for prediction in of_rows[:: -(-of_rows.size // _SAMPLE) or 1].tolist():
-                predictions.observe(prediction)
+            note_predictions(of_rows)
 
         return note
 
@@ -185,11 +149,12 @@ class ServingMetrics:
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
         self.note_age()
-        if SHARED_FOLDER not in os.environ:
+        if not self._shared:
             return generate_latest(self._registry)
         of_all = CollectorRegistry()
         multiprocess.MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-        return generate_latest(_Served(of_all, self._served))
+        of_all.register(self._versions)
+        return generate_latest(of_all)
 
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         """The app, whose requests are counted: by path if it is one of these, else together."""
@@ -279,18 +244,3 @@ class ShadowMetrics:
             ["why"],
             registry=registry,
         )
-
-
-class _Served(CollectorRegistry):
-    """What there is of versions that are served, as files of several processes keep those of all."""
-
-    def __init__(self, every: CollectorRegistry, versions: Collection[str]) -> None:
-        super().__init__()
-        self._every, self._versions = every, versions
-
-    def collect(self) -> Iterator[Metric]:
-        for metric in self._every.collect():
-            metric.samples = [
-                each for each in metric.samples if each.labels.get("id", "") in ("", *self._versions)
-            ]
-            yield metric

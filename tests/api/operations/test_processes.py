@@ -81,6 +81,25 @@ def test_all_change_to_another_version(registry: Registry, models: list[Path]) -
         assert process.end()[0] == 0
 
 
+def test_files_of_metrics_do_not_grow_with_versions(registry: Registry, models: list[Path]) -> None:
+    with two(registry) as (process, url):
+        gone = fresh(url)
+        (folder,) = {Path(name).parent for name in mapped_files(children(process)[0]) if name.endswith(".db")}
+        for path in models[1:]:
+            version = registry.publish(path, ["stable"])
+            until(lambda version=version: {fresh(url) for _ in range(20)} == {version})
+            of_version = {f"{version}-{pid}.predictions" for pid in children(process)}
+            until(lambda names=of_version: {each.name for each in folder.glob("*.predictions")} == names)
+            assert all(gone.encode() not in each.read_bytes() for each in folder.iterdir())
+            gone = version
+        text = httpx.get(f"{url}/metrics").text
+        assert int(text.split(f'ctr_prediction_count{{id="{version}"}} ')[1].split(".")[0]) >= 2 * 20
+
+
+def mapped_files(pid: int) -> set[str]:
+    return {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
+
+
 def test_those_that_cannot_begin_end_the_server(
     registry: Registry,
     models: list[Path],
