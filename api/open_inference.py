@@ -2,45 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from ctr import __version__
+from ctr.api.open_inference_schema import (
+    REFUSALS,
+    UNAVAILABLE,
+    InferResponse,
+    ModelMetadata,
+    ModelReady,
+    ServerLive,
+    ServerMetadata,
+    describe_infer,
+)
 from ctr.api.requests import OUTPUT, RequestError, read_body, read_infer
 from ctr.api.service import Service
 from ctr.errors import DataError, StoreError
 
 NAME = "ctr"
 """Of the model; its version is its id."""
-_HEADER_BYTES = "inference-header-content-length"
+_HEADER_BYTES = "Inference-Header-Content-Length"
 _MOST_DIGITS = 18
 """Of a length in a header; Python reads no more than 4,300."""
-_MODEL = f"/models/{NAME}"
+_PREFIX, _MODEL = "/v2", f"/models/{NAME}"
 
 
 def add_open_inference(app: FastAPI, service: Service) -> None:
-    """Health, metadata and inference below `/v2`; errors are `{"error": ...}` there."""
-    router, model = APIRouter(prefix="/v2", include_in_schema=False), service.model
-    model_id = model.id  # endpoints must not keep the model: see `Service.close`
-    version = f"{_MODEL}/versions/{model_id}"
-    columns = [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
-    metadata = {
-        "name": NAME,
-        "versions": [model.id],
-        "platform": "ctr",
-        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in columns],
-        "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
-    }
+    """Health, metadata and inference below `/v2`; errors are `{"error": ...}` there.
 
+    What is about the model is below `/v2/models/ctr` and, undocumented, below its `/versions/<id>`.
+    """
+    router, model = APIRouter(prefix=_PREFIX, tags=["Open Inference Protocol"]), service.model
+    columns = [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
+    version = f"{_MODEL}/versions/{model.id}"
+    _add_server(router, service)
+    for place, in_schema in ((_MODEL, True), (version, False)):
+        _add_metadata(router, place, model.id, columns, in_schema=in_schema)
+        _add_ready(router, f"{place}/ready", "Tell whether the model is ready", service, in_schema=in_schema)
+        _add_infer(router, f"{place}/infer", service, in_schema=in_schema)
+    _add_unknown(router, model.id)
+    app.include_router(router)
+    describe_infer(app, f"{_PREFIX}{_MODEL}/infer", _HEADER_BYTES, columns)
+
+
+# The endpoints must not keep the model itself: see `Service.close`.
+def _add_server(router: APIRouter, service: Service) -> None:
+    @router.get("", summary="Describe the server", response_model=ServerMetadata)
     async def describe_server() -> Response:
+        """Its name, version and extensions."""
         return _json({"name": "ctr", "version": __version__, "extensions": ["binary_tensor_data"]})
 
+    @router.get("/health/live", summary="Tell whether the process lives", response_model=ServerLive)
     async def live() -> Response:
+        """200 as long as the process answers at all."""
         return _json({"live": True})
 
+    _add_ready(router, "/health/ready", "Tell whether requests are welcome", service, in_schema=True)
+
+
+def _add_ready(router: APIRouter, path: str, summary: str, service: Service, *, in_schema: bool) -> None:
+    @router.get(
+        path,
+        summary=summary,
+        response_model=ModelReady,
+        responses=UNAVAILABLE,
+        include_in_schema=in_schema,
+    )
     async def ready() -> Response:
+        """200 when the model is loaded and warm."""
         try:
             service.check_ready()
             await service.check_windows()
@@ -48,15 +81,41 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
             return _error(error.status, error.detail)
         return _json({"ready": True, "name": NAME})
 
+
+def _add_metadata(
+    router: APIRouter, path: str, model_id: str, columns: Sequence[str], *, in_schema: bool
+) -> None:
+    metadata = {
+        "name": NAME,
+        "versions": [model_id],
+        "platform": "ctr",
+        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in columns],
+        "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
+    }
+
+    @router.get(path, summary="Describe the model", response_model=ModelMetadata, include_in_schema=in_schema)
     async def describe_model() -> Response:
+        """Its version, inputs and output."""
         return _json(metadata)
 
+
+def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: bool) -> None:
+    model_id = service.model.id
+
+    @router.post(
+        path,
+        summary="Predict click probabilities",
+        response_model=InferResponse,
+        responses=REFUSALS,
+        include_in_schema=in_schema,
+    )
     async def infer(request: Request) -> Response:
+        """One per row, whose columns are the inputs: as JSON, or as bytes after the JSON."""
         try:
             service.check_ready()
             size = request.headers.get(_HEADER_BYTES)
             if size is not None and not (size.isdecimal() and len(size) <= _MOST_DIGITS):
-                raise RequestError(422, f"Inference-Header-Content-Length is {size!r:.80}: send a number")
+                raise RequestError(422, f"{_HEADER_BYTES} is {size!r:.80}: send a number")
             body = await read_body(request, service.limits.of_body, service.limits.body_s)
             rows, id_ = read_infer(body, None if size is None else int(size))
             answer = orjson.loads(await service.answer(rows))
@@ -71,18 +130,11 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         head = {} if id_ is None else {"id": id_}
         return _json({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
 
+
+def _add_unknown(router: APIRouter, model_id: str) -> None:
+    @router.api_route("/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def unknown(path: str) -> Response:
         return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model_id!r}")
-
-    router.add_api_route("", describe_server)
-    router.add_api_route("/health/live", live)
-    router.add_api_route("/health/ready", ready)
-    for place in (_MODEL, version):
-        router.add_api_route(place, describe_model)
-        router.add_api_route(f"{place}/ready", ready)
-        router.add_api_route(f"{place}/infer", infer, methods=["POST"])
-    router.add_api_route("/{path:path}", unknown, methods=["GET", "POST"])
-    app.include_router(router)
 
 
 def _json(content: dict[str, Any], status: int = 200) -> Response:

@@ -14,4 +14,4 @@ from ctr.api.requests.body import (
     too_slow,
 )
 from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows, require_brief
-from ctr.api.requests.open_inference import OUTPUT, read_infer
+from ctr.api.requests.open_inference import OUTPUT, InferRequest, read_infer

@@ -22,30 +22,40 @@ _BYTES = "BYTES"
 OUTPUT = "prediction"
 
 
-class _Tensor(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class InputTensor(BaseModel):
+    """The values of a column."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str
-    shape: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=2)]
-    datatype: str
+    shape: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=2)] = Field(
+        description="`[rows]` or `[rows, 1]`."
+    )
+    datatype: str = Field(description=f"`{_BYTES}` for text.", json_schema_extra={"enum": [_BYTES, *_TYPES]})
+    parameters: dict[str, Any] = Field({}, description="`binary_data_size`: the size of its binary data.")
+    data: list[Any] | None = Field(None, description="One value for each row; absent if it is binary.")
+
+
+class RequestedOutput(BaseModel):
+    """An output that the client wants."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(json_schema_extra={"enum": [OUTPUT]})
     parameters: dict[str, Any] = {}
-    data: list[Any] | None = None
 
 
-class _Output(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class InferRequest(BaseModel):
+    """Rows to predict, as tensors by column."""
 
-    name: str
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str | None = Field(None, description="Returned in the answer.")
     parameters: dict[str, Any] = {}
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    id: str | None = None
-    parameters: dict[str, Any] = {}
-    inputs: Annotated[list[_Tensor], Field(min_length=1)]
-    outputs: list[_Output] | None = None
+    inputs: Annotated[list[InputTensor], Field(min_length=1)] = Field(
+        description="All with the same number of rows. A column that is left out is missing in all rows."
+    )
+    outputs: list[RequestedOutput] | None = None
 
 
 def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None]:
@@ -60,7 +70,7 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
             422, f"Inference-Header-Content-Length is {size}, and the body has {len(body)} bytes"
         )
     try:
-        request = _Request.model_validate(orjson.loads(body[:size]))
+        request = InferRequest.model_validate(orjson.loads(body[:size]))
     except orjson.JSONDecodeError as error:
         raise RequestError(422, f"the body is not JSON: {error}") from None
     except ValidationError as error:
@@ -90,7 +100,7 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
         ) from None
 
 
-def _values(tensor: _Tensor, content: bytes | None) -> list[Any]:
+def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
     """One value for each row."""
     name, rows = tensor.name, tensor.shape[0]
     if tensor.shape[1:] not in ([], [1]):
