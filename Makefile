@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
+.PHONY: help install demo live test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +23,9 @@ install: $(VENV)/.warm ## Make .venv, install the project into it, and compile i
 
 demo: $(VENV)/.ctr ## Make a click log, train on it, evaluate, serve one prediction (under 60 s)
 	$(BIN)/python examples/demo.py
+
+live: $(VENV)/.ctr ## A model that learns from what it serves, beside one that does not, while the truth changes (4 min)
+	$(BIN)/python examples/live.py
 
 test: $(VENV)/.test ## Run all tests but those with Spark
 	$(PYTEST) --ignore tests/spark

@@ -33,7 +33,7 @@ from ctr.ps import (
     Token,
     parse_redis_url,
 )
-from ctr.ps.client.change_feed import ChangeFeed
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.partitions import Bools, Slots
 from ctr.ps.redis.fold import fold
 from ctr.ps.servers import EmbeddedRedis
@@ -166,7 +166,7 @@ def store_player(url: RedisUrl, recorded: Recorded) -> Iterator[Player]:
     with closing(RedisStore(url, bits=BITS, width=2, join=True)) as store:
 
         def ask(worker: str, number: int, chunk: int) -> None:
-            feed = ChangeFeed(store.pulls.model)
+            feed = LogReader(store.pulls.model)
             while not feed.current.all():
                 feed.read()
             store.pull_packed(asked, "load", [number])

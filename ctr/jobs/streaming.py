@@ -123,7 +123,7 @@ def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
 
 
 def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Setup:
-    """What a job starts with; waits for the first rows of the stream."""
+    """What a job starts with; of a new model, this waits for the first rows of the stream."""
     assert job.stream is not None
     spec = wanted_spec(job)
     if spec is None:
@@ -133,9 +133,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
         job.optimizer_settings, None if job.warm_start is None else load_optimizer(job.warm_start)
     )
     source = StreamSource(stream, spec, "fail" if job.on_bad_rows == "fail" else "skip")
-    first = _first_rows(source, stop, say)
-    needed = expected_n(first, TrainSettings().sampling(spec.seed))
-    start = None
+    start, needed = None, optimizer.needed_n
     if former is not None:
         needed = max(needed, 2 * float(former.state[:, 1].max(initial=0)))
         start = (
@@ -144,11 +142,14 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
         )
         if job.forget:
             start = start[0], optimizer.forget(start[1], job.forget)
-    elif spec.bias and not job.resume:
-        assert first.labels is not None
-        rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
-        start = starting_state(optimizer, rate, spec.bits)
-    n_bits = n_fraction_bits(max(needed, optimizer.needed_n))
+    elif not job.resume:
+        first = _first_rows(source, stop, say)
+        needed = max(needed, expected_n(first, TrainSettings().sampling(spec.seed)))
+        if spec.bias:
+            assert first.labels is not None
+            rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
+            start = starting_state(optimizer, rate, spec.bits)
+    n_bits = n_fraction_bits(needed)
     # Of rows that are there twice, nothing may wait in logs: each click counts.
     filters = filters_for("asp", {"defer": 0.0, **job.filters})
     description = JobDescription(

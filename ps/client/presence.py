@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.bitmap_kernels import mark, unmarked
-from ctr.ps.client.change_feed import ChangeFeed, Changes
+from ctr.ps.client.log_reader import LogReader, Changes
 from ctr.ps.partitions import Bools, Int64, Slots, as_slots
 from ctr.ps.redis import RedisStore
 
@@ -29,7 +29,7 @@ class Presence:
         self._store = store
         self._marks = Marks(store.bits)
         self._strings = store.layout.strings
-        self._feed = ChangeFeed(store.pulls.model)
+        self._feed = LogReader(store.pulls.model)
         self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles

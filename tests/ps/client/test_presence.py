@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ctr.ps import Logged, PackedPush, RedisStore, Slots, Token, parse_redis_url
-from ctr.ps.client import change_feed
-from ctr.ps.client.change_feed import ChangeFeed
+from ctr.ps.client import log_reader
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.client.presence import Presence
 from ctr.ps.partitions import slot_dtype
 from tests.ps.breakable_redis import BreakableServer
@@ -72,7 +72,7 @@ def test_slots_are_logged_once(redis_url: str) -> None:
     presence = Presence(store)
     push(store, presence, slots_of(1, 2), 0)
     push(store, presence, slots_of(1, 2, 3), 1)
-    changes = ChangeFeed(store.pulls.model).read()
+    changes = LogReader(store.pulls.model).read()
     assert [each.tolist() for each in changes.logged] == [[1, 2, 3]]
     store.drop()
 
@@ -136,8 +136,8 @@ def strlens(server: BreakableServer) -> int:
 def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of it each time, and until a string has been read, its slots count as present."""
     store = opened(redis_url, 20)  # bitmaps of 8 KiB
-    monkeypatch.setattr(change_feed, "_AT_A_TIME", 20_000)
-    monkeypatch.setattr(change_feed, "_REQUESTS_ANEW", 3)
+    monkeypatch.setattr(log_reader, "_AT_A_TIME", 20_000)
+    monkeypatch.setattr(log_reader, "_REQUESTS_ANEW", 3)
     slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
     push(store, Presence(store), slots, 0)
     fold_all(store)

@@ -22,7 +22,7 @@ from ctr.ps import (
     Token,
     parse_redis_url,
 )
-from ctr.ps.client.change_feed import ChangeFeed
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.partitions import Float32
 from tests.ps.contract import at_once, scanned
 from tests.ps.expected_sums import ExpectedSums, chunks_of, filter_updates, worked
@@ -386,7 +386,7 @@ def test_ranges_make_all_slots_present(redis_url: str) -> None:
         session = worker_of(store, ALL).begin(number)
         for clock in range(2):
             train(session, everything, clock, np.ones((everything.size, 2), np.float32))
-    changes = ChangeFeed(store.pulls.model).read()
+    changes = LogReader(store.pulls.model).read()
     assert changes.all_present.all()
     assert not any(each.size for each in changes.logged)
     store.drop()

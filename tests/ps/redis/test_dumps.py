@@ -12,7 +12,7 @@ import redis
 
 from ctr.errors import StoreError
 from ctr.ps import PackedPush, Token
-from ctr.ps.client.change_feed import ChangeFeed
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.redis.dumps import PartitionDump
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.wire.keys import Keys
@@ -56,7 +56,7 @@ class TestDumps:
         store.push_packed(PackedPush(slots, np.array([1, 1, 1, 0]), Token("job", 0, 0)))
         for p in (0, 1, 2):
             store.dumps.restore(store.dumps.take(p))
-        changes = ChangeFeed(store.pulls.model).read()
+        changes = LogReader(store.pulls.model).read()
         present = {
             string: np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).tolist()
             for string, bitmap in changes.present.items()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctr.ps import Logged, PackedPush, Slots, Token
-from ctr.ps.client.change_feed import ChangeFeed
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.redis.store import RedisStore
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.contract import scanned
@@ -76,7 +76,7 @@ class TestPacked:
         assert store.applied("job", 0).max() == 0
 
     def test_logs_are_read_on_from_where_one_was(self, store: RedisStore) -> None:
-        slots, feed = np.array([3, 136, 900], np.uint32), ChangeFeed(store.pulls.model)
+        slots, feed = np.array([3, 136, 900], np.uint32), LogReader(store.pulls.model)
         nothing = slots[:0], np.empty(0, np.int64)
 
         def log(slots: Slots, number: int) -> None:
@@ -132,7 +132,7 @@ class TestPacked:
             )
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
-        feed = ChangeFeed(store.pulls.model)
+        feed = LogReader(store.pulls.model)
         changes = feed.read()
         assert (feed._entries[0], [each.size for each in changes.logged]) == (2 * 48, [0])
         present = np.flatnonzero(np.unpackbits(changes.present[0], bitorder="little"))

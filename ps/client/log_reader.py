@@ -1,4 +1,4 @@
-"""`ChangeFeed`: which slots have been pushed for the first time, read from logs."""
+"""`LogReader`: which slots have been pushed for the first time, read from logs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _Note = Callable[[int, _Look, _Look, list[Any]], object]
 """Told of each string: what was known of its partition before and after, and the answers in between."""
 
 
-class ChangeFeed:
+class LogReader:
     """How far one worker has read the logs of a model's strings.
 
     While its log is open, a string's entries are read on from where one was. When it has been closed, the
