@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.ps.bitmap_kernels import mark, unmarked
-from ctr.ps.client.log_reader import LogReader, Changes
+from ctr.ps.client.log_reader import Changes, LogReader
 from ctr.ps.partitions import Bools, Int64, Slots, as_slots
 from ctr.ps.redis import RedisStore
 
