@@ -45,6 +45,13 @@ PREDICT, PREDICT_ARROW, EXPLAIN = "/v1/predict", "/v1/predict/arrow", "/v1/expla
 
 _NAMES_OF_FILES = frozenset({"inputs"})
 """Of entries in a manifest."""
+_ROW_REFUSALS: dict[int | str, dict[str, Any]] = {
+    408: {"model": Problem, "description": "The body took too long to arrive"},
+    415: {"model": Problem, "description": "A body of another type, or encoded otherwise than by gzip"},
+    500: {"model": Problem, "description": "The server failed"},
+    **REFUSALS,
+}
+"""Why requests to predict may be refused, by status."""
 
 DESCRIPTION = """Click-through-rate predictions of one model, over REST.
 
@@ -119,22 +126,20 @@ def create_app(
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """The endpoints of every model."""
-    manifest = orjson.dumps(service.model.manifest)
-    without_inputs = orjson.dumps(_without_inputs(service.model.manifest))
+    add_prediction_routes(app, service)
+    add_model_route(app, service.model.manifest)
+    add_state_routes(app, service)
 
-    post_responses: dict[int | str, dict[str, Any]] = {
-        408: {"model": Problem, "description": "The body took too long to arrive"},
-        415: {"model": Problem, "description": "A body of another type, or encoded otherwise than by gzip"},
-        500: {"model": Problem, "description": "The server failed"},
-        **REFUSALS,
-    }
+
+def add_prediction_routes(app: FastAPI, service: Service) -> None:
+    """The endpoints that take rows."""
 
     @app.post(
         PREDICT,
         summary="Predict click probabilities",
         response_model=Predictions,
         response_model_exclude_none=True,
-        responses=post_responses,
+        responses=_ROW_REFUSALS,
     )
     async def predict(request: Request) -> Response:
         """Predict one click probability per row. A field that is left out or null is a missing value.
@@ -144,7 +149,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         """
         return await service.predict_json(request)
 
-    @app.post(PREDICT_ARROW, summary="Predict from Arrow to Arrow", responses=post_responses)
+    @app.post(PREDICT_ARROW, summary="Predict from Arrow to Arrow", responses=_ROW_REFUSALS)
     async def predict_arrow(request: Request) -> Response:
         """An Arrow IPC stream or file of rows in, a stream with the column `prediction` out.
 
@@ -156,11 +161,16 @@ def add_routes(app: FastAPI, service: Service) -> None:
         EXPLAIN,
         summary="Explain predictions",
         response_model=Explanations,
-        responses=post_responses,
+        responses=_ROW_REFUSALS,
     )
     async def explain(request: Request) -> Response:
         """What each feature of a row adds to its prediction, the largest contributions first."""
         return await service.explain_json(request)
+
+
+def add_model_route(app: FastAPI, manifest: dict[str, Any]) -> None:
+    """The endpoint that describes the model."""
+    whole, without_inputs = orjson.dumps(manifest), orjson.dumps(_without_inputs(manifest))
 
     @app.get("/v1/model", summary="Describe the model", response_model=dict[str, Any])
     async def describe(request: Request) -> Response:
@@ -168,7 +178,18 @@ def add_routes(app: FastAPI, service: Service) -> None:
 
         Names of inputs are for requests with an administrator's token.
         """
-        return _json(manifest if request.scope.get(IS_ADMIN, False) else without_inputs)
+        return _json(whole if request.scope.get(IS_ADMIN, False) else without_inputs)
+
+
+def _without_inputs(entry: Any) -> Any:
+    """The same entries of a manifest but those that name files."""
+    if isinstance(entry, dict):
+        return {name: _without_inputs(each) for name, each in entry.items() if name not in _NAMES_OF_FILES}
+    return [*map(_without_inputs, entry)] if isinstance(entry, list | tuple) else entry
+
+
+def add_state_routes(app: FastAPI, service: Service) -> None:
+    """The endpoints for those who run the server."""
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
@@ -192,13 +213,6 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.check_age()
         await service.check_windows()
         return Ready(status="ready", model=service.model.id, age_s=service.age_s)
-
-
-def _without_inputs(entry: Any) -> Any:
-    """The same entries of a manifest but those that name files."""
-    if isinstance(entry, dict):
-        return {name: _without_inputs(each) for name, each in entry.items() if name not in _NAMES_OF_FILES}
-    return [*map(_without_inputs, entry)] if isinstance(entry, list | tuple) else entry
 
 
 def add_event_routes(app: FastAPI, service: Service) -> None:
