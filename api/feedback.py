@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ctr.api.operations import ServingMetrics
 from ctr.api.requests import Limits, RequestError, setting_of
-from ctr.stream import CLICKS, IMPRESSIONS, EventWriter, now, time_of
+from ctr.stream import now, open_writers, time_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +21,12 @@ logger = logging.getLogger(__name__)
 class FeedbackLog:
     """Of one process: to be made after it was forked. Any number of threads may use it."""
 
-    def __init__(self, folder: Path, share: float = 0.0) -> None:
-        """`share`: of the requests, those that are kept without asking. Raises DataError."""
-        self._impressions, self._clicks = EventWriter(folder, IMPRESSIONS), EventWriter(folder, CLICKS)
+    def __init__(self, log: str | Path, share: float = 0.0, kept_s: float = 7_200.0) -> None:
+        """`log`: a folder, or the URL of a stream in Redis, which keeps them for `kept_s` seconds.
+
+        `share`: of the requests, those that are kept without asking. Raises as `ctr.stream.open_writers`.
+        """
+        self._impressions, self._clicks = open_writers(log, kept_s)
         self.share = share
         self._is_failing = False
 
@@ -38,7 +41,7 @@ class FeedbackLog:
         model: str,
         metrics: ServingMetrics,
     ) -> list[str] | None:
-        """Keep the rows of a request as they came; their ids, or None where the disk refuses."""
+        """Keep the rows of a request as they came; their ids, or None where the log refuses."""
         events = [
             {"model": model, "prediction": prediction, "row": row}
             for row, prediction in zip(rows, predictions.tolist(), strict=True)
@@ -57,7 +60,7 @@ class FeedbackLog:
     def click(self, body: bytes, limits: Limits) -> bytes:
         """The response to `{"clicks": [ID, ...]}`, once they are kept.
 
-        RequestError for other bodies (422), for more than there may be rows (413), and where the disk refuses
+        RequestError for other bodies (422), for more than there may be rows (413), and where the log refuses
         (503).
         """
         try:
@@ -82,6 +85,6 @@ class FeedbackLog:
         return orjson.dumps({"taken": len(ids)})
 
     def close(self) -> None:
-        """Everything is on disk then."""
+        """Everything is in the log then, but what a Redis that is away does not take."""
         self._impressions.close()
         self._clicks.close()

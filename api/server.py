@@ -46,6 +46,7 @@ from ctr.api.requests import Limits, UnknownFields
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob
+from ctr.stream import require_log
 
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
@@ -72,6 +73,8 @@ def serve(job: ServeJob) -> None:
     source = _source_of(job)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
+    if job.feedback_log is not None:
+        require_log(job.feedback_log)
     shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits), job.max_age)
     model = shared.indexed(source.load(source.versions()[source.main]))
     if job.workers > 1 and model.windows is not None and job.windows is None:
@@ -88,7 +91,7 @@ def serve(job: ServeJob) -> None:
 
     def work(number: int, on_ready: Callable[[], None]) -> None:
         if job.feedback_log is not None:
-            shared.feedback = FeedbackLog(job.feedback_log, job.log_impressions)
+            shared.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
         versions = Versions(source, model, shared.app_of, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)

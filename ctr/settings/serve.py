@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ctr.errors import SettingError, named
+from ctr.errors import SettingError, StoreError, named
 from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import seconds
 
@@ -31,6 +31,20 @@ def _share(value: object) -> object:
 
 def _time(value: object) -> object:
     return seconds(value) if isinstance(value, str) else value
+
+
+def _log(value: str | None) -> str | None:
+    """Refuse a URL that names no stream in Redis."""
+    if value is not None and "://" in value:
+        from ctr.ps import parse_redis_url
+
+        try:
+            url = parse_redis_url(value)
+        except StoreError as error:
+            raise ValueError(str(error)) from None
+        if url.model is not None:
+            raise ValueError(f"{url}: names a model, and not a stream; write ?stream=NAME.")
+    return value
 
 
 class ServeJob(Settings):
@@ -116,13 +130,27 @@ class ServeJob(Settings):
         ),
     ] = "refuse"
     feedback_log: Annotated[
-        Path | None,
+        str | None,
+        BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+        AfterValidator(_log),
         Setting(
             "Keep rows that are served, if their request has `log: true`, and the clicks that come back to "
-            "`/v1/feedback`, in this folder: `ctr join` makes training data of them.",
-            metavar="DIR",
+            "`/v1/feedback`, in this folder, or in a stream in Redis: `redis://host:port/0?stream=NAME`. "
+            "`ctr join` makes training data of them.",
+            metavar="DIR|URL",
         ),
     ] = None
+    feedback_keep: Annotated[
+        float,
+        BeforeValidator(_time),
+        Setting(
+            "With {feedback_log} in Redis: how long rows and clicks stay there; more than the window of `ctr "
+            "join`, and as long as that may be down.",
+            metavar="TIME",
+            kind=str,
+            default="2h",
+        ),
+    ] = 7_200.0
     log_impressions: Annotated[
         float,
         BeforeValidator(_share),

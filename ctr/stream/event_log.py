@@ -48,17 +48,49 @@ def time_of(event_id: str) -> IdTime | None:
     return None if parts is None else int(parts[1], 16)
 
 
+class EventIds:
+    """Makes the ids of one process. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.writer = secrets.token_hex(4)
+        """Of this process, in its ids."""
+        self._latest: IdTime = 0
+        self._number = 0
+
+    def identified(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The events, each with an id."""
+        # No earlier than those before, even if the clock was set back.
+        self._latest = max(self._latest, now())
+        first, self._number = self._number, self._number + len(events)
+        start = f"{self._latest:014x}-{self.writer}-"
+        return [{"id": f"{start}{number:x}", **event} for number, event in enumerate(events, first)]
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """The event in a line of JSON; None for what is none."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    is_event = (
+        isinstance(event, dict)
+        and isinstance(event.get("id"), str)
+        and isinstance(event.get("row", {}), dict)
+        and isinstance(event.get("time", 0), int)
+        and time_of(event["id"]) is not None
+    )
+    return event if is_event else None
+
+
 class EventWriter:
-    """Appends events of one kind; any number of threads may.
+    """Appends events of one kind to files; any number of threads may.
 
     Lines are written whole, by one call each time, so that the process may be killed.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
         """Raises DataError when nothing can be written there."""
-        self._folder, self._writer = folder / kind, secrets.token_hex(4)
-        self._latest: IdTime = 0
-        self._number = 0
+        self._folder, self._ids = folder / kind, EventIds()
         # A disk may take long, and nobody need wait for it.
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._lock = threading.Lock()
@@ -72,12 +104,9 @@ class EventWriter:
     def write_new(self, events: Sequence[dict[str, Any]]) -> list[str]:
         """Append events, which get ids; returns these. Raises OSError, after which none of them is there."""
         with self._lock:
-            # No earlier than those before, even if the clock was set back.
-            self._latest = max(self._latest, now())
-            first, self._number = self._number, self._number + len(events)
-            ids = [f"{self._latest:014x}-{self._writer}-{first + k:x}" for k in range(len(events))]
-            self._append([{"id": id_, **event} for id_, event in zip(ids, events, strict=True)])
-        return ids
+            identified = self._ids.identified(events)
+            self._append(identified)
+        return [event["id"] for event in identified]
 
     def write(self, events: Sequence[dict[str, Any]]) -> None:
         """Append events that have ids. Raises OSError, as `write_new` does."""
@@ -110,7 +139,7 @@ class EventWriter:
         ):
             self._close()
         if self._file is None:
-            name = f"{now():014x}-{self._writer}.jsonl"
+            name = f"{now():014x}-{self._ids.writer}.jsonl"
             self._file = os.open(
                 self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640
             )
@@ -154,14 +183,8 @@ class Segment:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                try:
-                    event = orjson.loads(line)
-                    known = isinstance(event, dict) and isinstance(event.get("id"), str)
-                    known = known and isinstance(event.get("row", {}), dict)
-                    known = known and isinstance(event.get("time", 0), int)
-                except orjson.JSONDecodeError:
-                    known = False
-                if not known or time_of(event["id"]) is None:
+                event = parse_event(line)
+                if event is None:
                     raise DataError(f"{self.path}, byte {position}: is no event of a log; restore the file.")
                 position += len(line)
                 yield event, position

@@ -26,6 +26,15 @@ _UNTRAINED = 64
 """Chunks that a lane holds before a writer has to wait for training."""
 _TRAINED = 16
 """Chunks that a lane keeps behind the position of training: after a failover, some may be needed again."""
+_REMEMBERED = 8 * LANES
+"""Chunks that a writer can append again when a failover has lost them."""
+
+
+class _OutOfOrderError(Exception):
+    """A lane does not end with the chunk before."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,8 @@ class ExampleStream:
     def __init__(self, url: RedisUrl | str) -> None:
         self.url = parse_redis_url(url) if isinstance(url, str) else url
         name = self.url.stream or "default"
+        self._recent: dict[int, dict[str, bytes | int]] = {}
+        """The last chunks that were appended here, by number."""
         # Lanes of a cluster are on any of its nodes.
         self._keys = [f"ctr:{{stream:{name}:{lane}}}".encode() for lane in range(LANES)]
         self._connection = Connection(
@@ -64,10 +75,9 @@ class ExampleStream:
     ) -> bool:
         """Append chunk `number` of the stream: rows of JSON without line ends, and its writer's state.
 
-        False if its lane is full: training is too far behind; try again later. A chunk that is there already
-        is left as it is.
+        False if its lane is full: training is too far behind; try again later. A chunk that is there already,
+        with this state, is left as it is. StoreError when another writer has appended one of that number.
         """
-        lane, number_in_lane = number % LANES, number // LANES
         fields: dict[str, bytes | int] = {
             "rows": b"\n".join(rows),
             "count": len(rows),
@@ -75,24 +85,38 @@ class ExampleStream:
             "weighted": int(is_weighted),
             "state": orjson.dumps(state),
         }
-        entry = [word for field in fields.items() for word in field]
-        key, position = self._keys[lane], self._position_key(lane)
+        self._recent[number] = fields
+        self._recent.pop(number - _REMEMBERED, None)
+        return self._append(number)
+
+    def _append(self, number: int) -> bool:
+        lane, number_in_lane = number % LANES, number // LANES
+        key, position, fields = self._keys[lane], self._position_key(lane), self._recent[number]
 
         def decide(answers: list[Any]) -> Write[bool]:
             last, trained = _number_of(answers[0]), int(answers[1] or 0)
-            if last >= number_in_lane:
-                return (), True
+            if last == number_in_lane and pairs(answers[0][0][1])[b"state"] == fields["state"]:
+                return (), True  # by a try whose answer was lost
             if last + 1 != number_in_lane:
-                raise StoreError(
-                    f"{self.url}: lane {lane} of the stream ends with chunk {last}, so {number_in_lane} "
-                    "cannot be appended: has Redis lost chunks, or do two processes write to one stream?"
-                )
+                raise _OutOfOrderError(last)
             if number_in_lane - trained >= _UNTRAINED:
                 return (), False
+            entry = (word for field in fields.items() for word in field)
             return [("XADD", key, f"{number_in_lane + 1}-0", *entry)], True
 
         reads = [("XREVRANGE", key, "+", "-", "COUNT", 1), ("GET", position)]
-        return self._connection.update([key], reads, decide)
+        try:
+            return self._connection.update([key], reads, decide)
+        except _OutOfOrderError as error:
+            lost = [n * LANES + lane for n in range(error.last + 1, number_in_lane)]
+            if not lost or not self._recent.keys() >= set(lost):
+                raise StoreError(
+                    f"{self.url}: lane {lane} of the stream ends with chunk {error.last}, so "
+                    f"{number_in_lane} cannot be appended: has Redis lost chunks, or do two processes write "
+                    "to one stream?"
+                ) from None
+        # A replica has taken over that lacked them.
+        return all(map(self._append, lost)) and self._append(number)
 
     def last(self) -> tuple[int, dict[str, Any]]:
         """The number of the stream's next chunk, and the state in the last one; 0 and nothing if empty."""
@@ -101,6 +125,13 @@ class ExampleStream:
         lane = max(range(LANES), key=numbers.__getitem__)
         if not ends[lane]:
             return 0, {}
+        if missing := [
+            n for n in range(numbers[lane] - LANES + 1, numbers[lane]) if n >= 0 and n not in numbers
+        ]:
+            raise StoreError(
+                f"{self.url}: Redis has lost chunk {missing[0]:,} of the stream, and later ones are there; "
+                "go on with another stream (?stream=NAME)."
+            )
         state: dict[str, Any] = orjson.loads(pairs(ends[lane][0][1])[b"state"])
         return numbers[lane] + 1, state
 

@@ -22,6 +22,16 @@ STATE = ".join.json"
 GRACE_S = 10.0
 """How long events may take from the moment that they tell to the log, and how far clocks may differ."""
 
+DROPPED = ("repeated", "too late", "before the impression", "unknown")
+"""Why a click tells nothing."""
+
+
+def why_dropped(served: IdTime, clicked: IdTime, window_s: float, grace_s: float) -> str | None:
+    """Why a click tells nothing of a row that was served then; None if it may."""
+    if clicked - served > round(window_s * 1e6):
+        return "too late"
+    return "before the impression" if clicked < served - round(grace_s * 1e6) else None
+
 
 class _State(BaseModel):
     """What has been joined until now."""
@@ -52,9 +62,7 @@ class Joined:
     late_rows: int = 0
     """Of them, those that others were joined before, which were served later."""
     until: IdTime = 0
-    dropped: dict[str, int] = field(
-        default_factory=lambda: {"repeated": 0, "too late": 0, "before the impression": 0, "unknown": 0}
-    )
+    dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DROPPED, 0))
     """Clicks that tell nothing, by why."""
 
 

@@ -43,7 +43,7 @@ def test_chunks_keep_their_order_and_the_writers_state(stream: ExampleStream) ->
 
 def test_a_chunk_is_appended_once(stream: ExampleStream) -> None:
     fill(stream, 0, 5)
-    assert stream.append(4, [b'{"row": "again"}'], {})
+    assert stream.append(4, [b'{"row": "again"}'], {"read": 4})
     assert stream.read({4: 0})[4].rows == b'{"row": 4}'
     assert stream.read({4: 1}) == {}
     with pytest.raises(StoreError, match="do two processes write"):
@@ -60,7 +60,7 @@ def test_a_full_lane_waits_for_training(stream: ExampleStream) -> None:
     stream.trained(0, _UNTRAINED)
     assert stream.untrained() == (0, 0)
     assert stream.append(_UNTRAINED * LANES, [b"{}"], {})
-    assert stream.last()[0] == _UNTRAINED * LANES + 1
+    assert sorted(stream.read({0: _UNTRAINED})) == [0]
 
 
 def test_chunks_that_are_gone_are_an_error_and_no_gap(stream: ExampleStream) -> None:
@@ -70,3 +70,21 @@ def test_chunks_that_are_gone_are_an_error_and_no_gap(stream: ExampleStream) -> 
     assert stream.read({0: _TRAINED})[0].number == _TRAINED
     with pytest.raises(DataError, match=f"chunks 0 to {_TRAINED - 1} of lane 0 are gone"):
         stream.read({0: 0})
+
+
+def test_chunks_that_a_failover_has_lost_are_appended_again(stream: ExampleStream) -> None:
+    fill(stream, 0, 3 * LANES)
+    lost = stream.read({5: 1})[5].rows, stream.read({5: 2})[5].rows
+    with stream._connection.nodes.link(stream.url.hosts[0]) as link:
+        link.ask(("DEL", stream._keys[5]))
+    fill(stream, 3 * LANES, 4 * LANES)
+    assert (stream.read({5: 1})[5].rows, stream.read({5: 2})[5].rows) == lost
+    assert stream.last()[0] == 4 * LANES
+
+
+def test_a_new_writer_refuses_a_stream_with_a_hole(stream: ExampleStream) -> None:
+    fill(stream, 0, 2 * LANES)
+    with stream._connection.nodes.link(stream.url.hosts[0]) as link:
+        link.ask(("XDEL", stream._keys[5], "2-0"))
+    with pytest.raises(StoreError, match="lost chunk 21"):
+        stream.last()

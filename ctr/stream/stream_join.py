@@ -1,0 +1,457 @@
+"""`join_stream`: rows and clicks from Redis, joined to a stream of examples as they arrive.
+
+What is decided depends on the two streams of events alone, and not on when they are read: a click belongs to
+a row if it came within the window, by the times that servers noted, and if its entry arrived within the
+window and the grace, by the clock of Redis. Each chunk carries how far both streams were joined, and from
+where on they have to be read again for the rows and clicks of the open window. So a joiner that was killed
+goes on from the last chunk as if nothing had happened: each row is in the stream exactly once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from time import monotonic
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ctr.errors import DataError, first_problem
+from ctr.ps import RedisUrl, parse_redis_url
+from ctr.stream.event_log import CLICKS, IMPRESSIONS, parse_event, time_of
+from ctr.stream.event_stream import (
+    KINDS,
+    START,
+    Arrivals,
+    Entry,
+    EntryId,
+    EventReader,
+    Gap,
+    format_entry_id,
+    parse_entry_id,
+)
+from ctr.stream.example_stream import ExampleStream
+from ctr.stream.join import DROPPED, why_dropped
+
+Late = Literal["wait", "importance"]
+"""`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
+clicked when its click comes (fake negatives; Ktena et al., Addressing Delayed Feedback for Continuous
+Training with Neural Networks in CTR prediction, RecSys 2019)."""
+POLL_S = 0.02
+_FULL_S = 0.1
+"""A lane that is full is tried again after this."""
+
+NO_EVENT, REPEATED, LABELLED, CLOCK = "no event", "repeated", "label's column", "clock"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """How rows and clicks are joined."""
+
+    window_s: float
+    """A click counts for so long after its row was served."""
+    late: Late = "importance"
+    label: str = "click"
+    grace_s: float = 10.0
+    """How far clocks of servers may differ, and how long an event may take to Redis."""
+    chunk_rows: int = 4_096
+    """A chunk is cut when it has so many rows, but for those of one request; or when it is so old:"""
+    chunk_s: float = 0.5
+
+
+class _State(BaseModel):
+    """How far the stream has been joined; of each kind, by entry."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: Annotated[str, Field(pattern="^ctr join$")] = "ctr join"
+    format_version: Annotated[int, Field(ge=2, le=2)] = 2
+    settings: dict[str, Any]
+    """What may not change."""
+    joiner: str
+    """Of each process another one, so that two who append the same chunk are told apart."""
+    done: dict[str, str]
+    """The last entry whose rows or clicks are in the stream, or are counted."""
+    needed: dict[str, str]
+    """The first entry whose rows or clicks may still be asked for; the last one if there is none."""
+    complete_ms: int = 0
+    """Until when clicks without rows were given up; milliseconds since 1970 by the clock of Redis."""
+    rows: int = 0
+    clicked: int = 0
+    dropped: dict[str, int] = {}
+    bad: dict[str, int] = {}
+
+
+@dataclass(slots=True)
+class StreamJoined:
+    """What has come of a stream since its first event."""
+
+    rows: int = 0
+    """Each counts once, though it is written twice if it is clicked later."""
+    clicked: int = 0
+    chunks: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Clicks that tell nothing, by why."""
+    bad: Counter[str] = field(default_factory=Counter)
+    """What is no row or click, by why; rows with a clock far from that of Redis, which are joined."""
+    open_rows: int = 0
+    """Rows in memory, for which a click may still come."""
+    behind_s: float = 0.0
+    """What arrived more than so long ago is joined."""
+    is_waiting: bool = False
+    """Whether training is so far behind that nothing can be appended."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row for which clicks may come."""
+
+    line: bytes
+    """With label 0."""
+    entry: EntryId
+    is_clicked: bool = False
+
+
+@dataclass(slots=True)
+class _RowEntry:
+    """The rows of an entry."""
+
+    id: EntryId
+    rows: dict[str, _Row] = field(default_factory=dict)
+    bad: Counter[str] = field(default_factory=Counter)
+
+
+def join_stream(
+    events: str,
+    out: str,
+    settings: JoinSettings,
+    *,
+    follow: bool,
+    until_ms: int | None = None,
+    stop: Event | None = None,
+    on_progress: Callable[[StreamJoined], None] = lambda _: None,
+    progress_s: float = 10.0,
+    on_gap: Callable[[Gap], None] = lambda _: None,
+) -> StreamJoined:
+    """Append to the stream of examples `out` what has come to the stream of events `events`: `{label: 0 or 1,
+    **row}`. Both are URLs, `redis://host:port/0?stream=NAME`.
+
+    With `follow` until `stop` is set; without, until what is there now is joined. `until_ms`: as if it were
+    that moment (milliseconds since 1970). `on_gap` is called when events may have been trimmed unread.
+
+    Raises DataError when events are not kept as long as the window, and for an `out` that was made with other
+    settings; StoreError when Redis cannot be reached, or another process appends to `out`.
+    """
+    reported = monotonic()
+
+    def report() -> None:
+        nonlocal reported
+        if monotonic() - reported > progress_s:
+            reported = monotonic()
+            on_progress(joiner.joined)
+
+    joiner = _Joiner(parse_redis_url(events), parse_redis_url(out), settings, stop or Event(), report)
+    try:
+        while not joiner.stop.is_set():
+            arrivals = joiner.read(until_ms)
+            for gap in arrivals.gaps:
+                on_gap(gap)
+            report()
+            if not follow and until_ms is None:
+                until_ms = arrivals.now_ms - 1
+            if not arrivals.is_behind:
+                if not follow:
+                    break
+                joiner.stop.wait(POLL_S)
+        joiner.cut()
+    except _StoppedError:
+        joiner.forget_chunk()
+    finally:
+        joiner.close()
+    return joiner.joined
+
+
+class _StoppedError(Exception):
+    """`stop` is set, and a chunk cannot be appended now."""
+
+
+class _Joiner:
+    """Rows of the open window, and the chunk that is next."""
+
+    def __init__(
+        self,
+        events: RedisUrl,
+        out: RedisUrl,
+        settings: JoinSettings,
+        stop: Event,
+        report: Callable[[], None],
+    ) -> None:
+        """`report` is called every so often."""
+        self.stop = stop
+        self._report = report
+        self._settings = settings
+        self._events = events
+        self._window_ms = round((settings.window_s + settings.grace_s) * 1e3)
+        """After its row, an entry with a click may arrive so long."""
+        self._grace_ms = round(settings.grace_s * 1e3)
+        self._label_0, self._label_1 = (orjson.dumps({settings.label: label})[:-1] for label in (0, 1))
+        self._out = ExampleStream(out)
+        self._number, state = self._out.last()
+        self._resumed = self._state_of(state)
+        """What was joined before this process."""
+        done = {kind: parse_entry_id(self._resumed.done[kind]) for kind in KINDS}
+        self._resumed_done, self._done = done, dict(done)
+        needed = {kind: parse_entry_id(self._resumed.needed[kind]) for kind in KINDS}
+        self._reader = EventReader(events, needed)
+        self.joined = StreamJoined(chunks=self._number)
+        self._appended = self._resumed
+        self._count_from(self._resumed)
+        self._complete_ms = self._resumed.complete_ms
+        self._rows: dict[str, _Row] = {}
+        """By id. A row is known for another grace after its window, to tell when it comes again."""
+        self._entries: deque[_RowEntry] = deque()
+        """Theirs, in the order of arrival."""
+        self._waiting: deque[_RowEntry] = deque()
+        """Those whose window has not ended, if rows wait for that."""
+        self._clicks: deque[EntryId] = deque()
+        """Entries with clicks that may belong to rows that are known."""
+        self._early: dict[str, list[EntryId]] = {}
+        """Clicks whose row is not there yet, by its id."""
+        self._early_ids: deque[tuple[EntryId, str]] = deque()
+        """The same in the order of arrival, and some that are not early any more."""
+        self._chunk: list[bytes] = []
+        self._chunk_began = 0.0
+
+    def read(self, until_ms: int | None) -> Arrivals:
+        """Join what has arrived, or some of it, and append the chunks that are full or old enough."""
+        arrivals = self._reader.read(until_ms)
+        self._require_kept(arrivals.kept_s)
+        for entry in arrivals.entries:
+            self._give_up_early(entry.id[0])
+            if entry.kind == IMPRESSIONS:
+                self._open(entry)
+            else:
+                self._click(entry)
+            self._cut_full()
+        self._end(arrivals.complete_ms)
+        if self._chunk and monotonic() - self._chunk_began > self._settings.chunk_s:
+            self.cut()
+        self.joined.open_rows = len(self._rows)
+        self.joined.behind_s = (arrivals.now_ms - arrivals.complete_ms) / 1e3
+        return arrivals
+
+    def cut(self) -> None:
+        """Append the rows that are joined as a chunk. Raises _StoppedError while its lane is full."""
+        if not self._chunk:
+            return
+        is_weighted = self._settings.late == "importance"
+        state = self._state()
+        words = state.model_dump()
+        while not self._out.append(self._number, self._chunk, words, is_weighted=is_weighted):
+            self.joined.is_waiting = True
+            self._report()
+            if self.stop.wait(_FULL_S):
+                raise _StoppedError
+        self.joined.is_waiting = False
+        self._appended = state
+        self._number += 1
+        self._chunk = []
+        self.joined.chunks = self._number
+
+    def forget_chunk(self) -> None:
+        """Let `joined` say what is in the stream; what was joined since, the next joiner joins again."""
+        self._count_from(self._appended)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._out.close()
+
+    def _open(self, entry: Entry) -> None:
+        """Rows that were served."""
+        opened = _RowEntry(entry.id)
+        early = []
+        for line in entry.lines or [b""]:
+            event = parse_event(line)
+            if event is None or "row" not in event:
+                opened.bad[NO_EVENT] += 1
+                continue
+            event_id, row = event["id"], event["row"]
+            if event_id in self._rows:
+                opened.bad[REPEATED] += 1
+                continue
+            if self._settings.label in row:
+                opened.bad[LABELLED] += 1
+                continue
+            off_ms = entry.id[0] - (time_of(event_id) or 0) // 1_000
+            opened.bad[CLOCK] += abs(off_ms) > self._grace_ms
+            text = orjson.dumps(row)
+            unclicked = self._label_0 + (b"," if row else b"") + text[1:]
+            self._rows[event_id] = opened.rows[event_id] = _Row(unclicked, entry.id)
+            if event_id in self._early:
+                early.append(event_id)
+        self._entries.append(opened)
+        if self._settings.late == "wait":
+            self._waiting.append(opened)
+        else:
+            self._write(opened)
+        for event_id in early:
+            for click in self._early.pop(event_id):
+                self._match(self._rows[event_id], click)
+
+    def _write(self, opened: _RowEntry) -> None:
+        """The rows of an entry, unless an earlier process has written them."""
+        if opened.id <= self._resumed_done[IMPRESSIONS]:
+            return
+        self._done[IMPRESSIONS] = opened.id
+        for row in opened.rows.values():
+            is_clicked = row.is_clicked and self._settings.late == "wait"
+            self._add(self._clicked(row) if is_clicked else row.line)
+            self.joined.clicked += is_clicked
+        self.joined.rows += len(opened.rows)
+        self.joined.bad += opened.bad
+
+    def _click(self, entry: Entry) -> None:
+        """Clicks that came back."""
+        is_new = entry.id > self._resumed_done[CLICKS]
+        settings = self._settings
+        for line in entry.lines or [b""]:
+            event = parse_event(line)
+            if event is None or "time" not in event:
+                self.joined.bad[NO_EVENT] += is_new
+                continue
+            event_id = event["id"]
+            why = why_dropped(time_of(event_id) or 0, event["time"], settings.window_s, settings.grace_s)
+            if why is not None:
+                self._drop(why, is_new)
+            elif event_id in self._rows:
+                self._match(self._rows[event_id], entry.id)
+            else:
+                self._early.setdefault(event_id, []).append(entry.id)
+                self._early_ids.append((entry.id, event_id))
+        self._clicks.append(entry.id)
+        if is_new:
+            self._done[CLICKS] = entry.id
+
+    def _match(self, row: _Row, click: EntryId) -> None:
+        is_new = click > self._resumed_done[CLICKS]
+        after_ms = click[0] - row.entry[0]
+        if after_ms > self._window_ms:
+            self._drop("too late", is_new)
+        elif after_ms < -self._grace_ms:
+            self._drop("unknown", is_new)
+        elif row.is_clicked:
+            self._drop("repeated", is_new)
+        else:
+            row.is_clicked = True
+            is_written = not is_new and row.entry <= self._resumed_done[IMPRESSIONS]
+            if self._settings.late == "importance" and not is_written:
+                self._add(self._clicked(row))
+                self.joined.clicked += 1
+
+    def _give_up_early(self, complete_ms: int) -> None:
+        """Clicks whose row has not come within the grace, if all that arrived before then is joined."""
+        while self._early_ids and self._early_ids[0][0][0] + self._grace_ms < complete_ms:
+            click, event_id = self._early_ids.popleft()
+            clicks = self._early.get(event_id, [])
+            if click not in clicks:  # its row has come
+                continue
+            clicks.remove(click)
+            if not clicks:
+                del self._early[event_id]
+            latest_ms = (time_of(event_id) or 0) // 1_000 + self._window_ms
+            is_new = click[0] + self._grace_ms >= self._resumed.complete_ms
+            self._drop("too late" if click[0] > latest_ms else "unknown", is_new)
+        self._complete_ms = max(self._complete_ms, complete_ms)
+
+    def _end(self, complete_ms: int) -> None:
+        """All that arrived until then is joined: what does this settle?"""
+        self._give_up_early(complete_ms)
+        while self._waiting and self._waiting[0].id[0] + self._window_ms < complete_ms:
+            self._write(self._waiting.popleft())
+            self._cut_full()
+        while self._entries and self._entries[0].id[0] + self._window_ms + self._grace_ms < complete_ms:
+            for event_id in self._entries.popleft().rows:
+                del self._rows[event_id]
+        first_ms = self._entries[0].id[0] if self._entries else complete_ms
+        while self._clicks and self._clicks[0][0] + self._grace_ms < first_ms:
+            self._clicks.popleft()
+
+    def _add(self, line: bytes) -> None:
+        if not self._chunk:
+            self._chunk_began = monotonic()
+        self._chunk.append(line)
+
+    def _cut_full(self) -> None:
+        if len(self._chunk) >= self._settings.chunk_rows:
+            self.cut()
+
+    def _clicked(self, row: _Row) -> bytes:
+        return self._label_1 + row.line[len(self._label_0) :]
+
+    def _drop(self, why: str, is_new: bool) -> None:
+        self.joined.dropped[why] += is_new
+
+    def _require_kept(self, kept_s: float | None) -> None:
+        """Raise DataError if rows of an open window could be gone, when a joiner has to read them again."""
+        settings = self._settings
+        needed_s = settings.window_s + 4 * settings.grace_s
+        if kept_s is not None and needed_s > kept_s:
+            raise DataError(
+                f"{self._events}: keeps events for {kept_s:g} s, and a window of {settings.window_s:g} s "
+                f"with a grace of {settings.grace_s:g} s needs {needed_s:g} s; start servers with a longer "
+                "--feedback-keep, or give a shorter --window."
+            )
+
+    def _count_from(self, state: _State) -> None:
+        self.joined.rows, self.joined.clicked = state.rows, state.clicked
+        self.joined.dropped = Counter(dict.fromkeys(DROPPED, 0) | state.dropped)
+        self.joined.bad = Counter(state.bad)
+
+    def _state(self) -> _State:
+        first = {
+            IMPRESSIONS: self._entries[0].id if self._entries else self._done[IMPRESSIONS],
+            CLICKS: self._clicks[0] if self._clicks else self._done[CLICKS],
+        }
+        return self._resumed.model_copy(
+            update={
+                "done": {kind: format_entry_id(each) for kind, each in self._done.items()},
+                "needed": {kind: format_entry_id(each) for kind, each in first.items()},
+                "complete_ms": self._complete_ms,
+                "rows": self.joined.rows,
+                "clicked": self.joined.clicked,
+                "dropped": dict(self.joined.dropped),
+                "bad": dict(self.joined.bad),
+            }
+        )
+
+    def _state_of(self, kept: dict[str, Any]) -> _State:
+        """What the last chunk says; raises DataError when it was made with other settings."""
+        given = {
+            "events": self._events.stream or "default",
+            **{name: getattr(self._settings, name) for name in ("window_s", "late", "label", "grace_s")},
+        }
+        joiner = secrets.token_hex(8)
+        start = format_entry_id(START)
+        if not kept:
+            nowhere = dict.fromkeys(KINDS, start)
+            return _State(settings=given, joiner=joiner, done=nowhere, needed=nowhere)
+        try:
+            state = _State.model_validate(kept)
+        except ValidationError as error:
+            where, problem = first_problem(error)
+            raise DataError(
+                f"{self._out.url}: its last chunk is of no `ctr join` ({where}: {problem}); give another "
+                "?stream=NAME."
+            ) from None
+        if state.settings != given:
+            was = state.settings
+            raise DataError(
+                f"{self._out.url}: was joined of the stream {was['events']} with --label {was['label']} "
+                f"--window {was['window_s']:g}s --grace {was['grace_s']:g}s --late {was['late']}; repeat "
+                "these, or give another ?stream=NAME."
+            )
+        return state.model_copy(update={"joiner": joiner})
