@@ -25,7 +25,7 @@ from ctr.settings import TrainJob
 from ctr.stream import ExampleStream
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import ADDITIVE, describe, in_memory, process_of
-from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
+from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
 
@@ -264,3 +264,21 @@ def test_evidence_stops_where_it_is_to(streaming: Streaming, job_spec: FeatureSp
     assert state.state[0, 1] == 20
     assert state.state[:, 1].max() == 20
     assert load_model(streaming.model).metrics["progressive"]["normalized_entropy"] < 1.1
+
+
+def test_every_example_counts_once_though_a_primary_is_killed(
+    start_redis: StartRedis, job_log: Path, job_spec: FeatureSpec, tmp_path: Path
+) -> None:
+    config = {"cluster-node-timeout": "1000", "cluster-replica-validity-factor": "0"}
+    servers = start_redis(nodes=3, replicas=1, config=config)
+    streaming = Streaming(servers.url, job_log, job_spec, tmp_path)
+    with closing(streaming.stream):
+        streaming.append(10)
+        with streaming.training("--workers=2") as process:
+            streaming.trained()
+            streaming.append(10)
+            servers.nodes[0][0].kill()
+            streaming.append(20)
+            streaming.trained()
+            streaming.stop(process)
+    assert each_example_counted_once(streaming, job_log, job_spec)
