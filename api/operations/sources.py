@@ -147,11 +147,11 @@ class StoreSource:
             raise StoreError(f"{self.name}: the job has just been replaced; the next look finds the new one.")
         description = JobDescription.from_bytes(job.description)
         spec, optimizer = description.feature_spec(), description.optimizer_in(0)
-        weights = LiveWeights(
-            partial(description.join_store, self._url, patience_s=_STORE_S), spec.bits, optimizer
-        )
+        join = partial(description.join_store, self._url, patience_s=_STORE_S, from_replicas=True)
+        weights = LiveWeights(join, spec.bits, optimizer)
         facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
         model = Model.of(spec, LinearModel.following(weights, spec.bits), facts)
+        del model.manifest["nonzero_weights"]
         return replace(model, manifest={**model.manifest, "id": version})
 
     def available(self) -> list[dict[str, Any]]:

@@ -102,7 +102,6 @@ def _facts(model: Model) -> dict[str, Any]:
     """The variables of the template."""
     measured = next((name for name in _MEASURED if name in model.metrics), None)
     summary = {} if measured is None else model.metrics[measured]
-    training = model.manifest.get("training", {})
     optimizer = dict(model.manifest.get("optimizer", {}))
     settings = [f"{name}={value}" for name, value in optimizer.items() if name not in ("name", "passes")]
     examples = [*model.examples.rows] if model.examples is not None else [example_row(model.spec)]
@@ -114,9 +113,8 @@ def _facts(model: Model) -> dict[str, Any]:
         "metrics": {words: summary.get(name) for name, words in _METRICS.items()},
         "facts": {
             "Slots": f"2^{model.spec.bits}",
-            "Weights that are not zero": f"{model.linear.weights.size:,}",
+            **_weights(model),
             "Fields and crosses": f"{len(model.spec.names):,}",
-            "Rows of training": f"{training.get('rows') or 0:,}",
             "Optimizer": " ".join([str(optimizer.get("name", "")), *settings]),
             "Calibrated": model.manifest["calibrated"]["method"] if "calibrated" in model.manifest else "no",
         },
@@ -125,6 +123,13 @@ def _facts(model: Model) -> dict[str, Any]:
         "rows": orjson.dumps([_texts(row) for row in examples]).decode(),
         "windows": bool(model.spec.windows),
     }
+
+
+def _weights(model: Model) -> dict[str, str]:
+    if model.linear.live is not None:
+        return {"Weights": f"live, from {model.manifest['live']['store']}"}
+    rows = model.manifest.get("training", {}).get("rows") or 0
+    return {"Weights that are not zero": f"{model.linear.weights.size:,}", "Rows of training": f"{rows:,}"}
 
 
 def _moment(created: str) -> str:

@@ -196,10 +196,12 @@ class JobDescription(BaseModel):
             **{name: str(value) for name, value in self.optimizer.to_json().items()},
         }
 
-    def join_store(self, url: RedisUrl, patience_s: float = PATIENCE_S) -> RedisStore:
+    def join_store(
+        self, url: RedisUrl, patience_s: float = PATIENCE_S, *, from_replicas: bool = False
+    ) -> RedisStore:
         """The store that holds the job's model. Raises StoreError where there is none, or another.
 
-        `patience_s`: see `RedisStore`.
+        `patience_s`, `from_replicas`: see `RedisStore`.
         """
         return RedisStore(
             url,
@@ -210,6 +212,7 @@ class JobDescription(BaseModel):
             n_bits=self.n_bits,
             join=True,
             patience_s=patience_s,
+            from_replicas=from_replicas,
         )
 
     def open_source(

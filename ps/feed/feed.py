@@ -197,4 +197,5 @@ class Feed:
                     again.append(p)
             return again
 
-        self._model.fan_out.everywhere(list(range(self._store.partitions.count)), on_node)
+        # At primaries, of which replicas hear.
+        self._store.pushes.model.fan_out.everywhere(list(range(self._store.partitions.count)), on_node)

@@ -242,6 +242,9 @@ class Pulls:
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(self.model.fan_out.url, link)
             lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
+            if b"master_link_status:down" in lines:  # a replica that hears of nothing
+                self.model.fan_out.nodes.avoided.add(link.address)
+                return list(partitions)
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
             for p in partitions:
                 lineages[p] = lineage

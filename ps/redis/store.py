@@ -61,6 +61,7 @@ class RedisStore:
         partitions: int | None = None,
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
+        from_replicas: bool = False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open the one that is there.
@@ -70,7 +71,8 @@ class RedisStore:
         to `dumps.restore`: a replica that takes over without that is then known by it.
 
         A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
-        until nothing has helped for `patience_s`.
+        until nothing has helped for `patience_s`. `from_replicas`: what is read comes from replicas, where a
+        cluster has some, and so a moment later.
 
         Raises StoreError when the server cannot be reached, refuses, or holds a model of that name already;
         with `join`, when it holds none, or another.
@@ -88,7 +90,10 @@ class RedisStore:
         self.saturations = Saturations()
         """Of the pushes so far, and of the increments that were made for others."""
         self._counting = Lock()
-        self._reads, self._writes = (FanOut(url, self.keys, timeout_s, patience_s) for _ in range(2))
+        self._reads, self._writes = (
+            FanOut(url, self.keys, timeout_s, patience_s, replicas=replicas)
+            for replicas in (from_replicas, False)
+        )
         try:
             incarnation, self.layout = open_model(
                 self._reads.nodes,

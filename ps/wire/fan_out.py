@@ -25,11 +25,13 @@ OnNode = Callable[[Link, Sequence[int]], list[int]]
 class FanOut:
     """Requests to all nodes of a store, one at a time. Threads wait for each other."""
 
-    def __init__(self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float) -> None:
-        """Connect; a server that is silent for `timeout_s` counts as broken. Raises StoreError."""
+    def __init__(
+        self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float, *, replicas: bool = False
+    ) -> None:
+        """Connect; see `Nodes` for `timeout_s` and `replicas`. Raises StoreError."""
         self.url = url
         self.patience_s = patience_s
-        self.nodes = connect(url, timeout_s)
+        self.nodes = connect(url, timeout_s, replicas=replicas)
         self._keys = keys
         self._hash_slots: dict[int, int] = {}
         self._lock = RLock()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import randrange
 from threading import Lock
 
 from redis.cluster import ClusterNode, NodesManager
@@ -22,10 +23,16 @@ from ctr.ps.wire.url import Address, RedisUrl
 class Nodes:
     """The primaries of a Redis Cluster, or the one server of another URL, with links to them. Thread-safe."""
 
-    def __init__(self, url: RedisUrl, timeout_s: float) -> None:
-        """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors."""
+    def __init__(self, url: RedisUrl, timeout_s: float, *, replicas: bool = False) -> None:
+        """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors.
+
+        `replicas`: keys are looked up at replicas, where a cluster has some; for reading alone.
+        """
         self.url = url
         self._timeout_s = timeout_s
+        self._replicas, self._turn = replicas, randrange(1 << 16)
+        self.avoided: set[Address] = set()
+        """Replicas that are not to be asked."""
         self._cluster: NodesManager | None = None
         if url.cluster:
             if url.db:
@@ -55,9 +62,15 @@ class Nodes:
         return self.url.hosts[0] if self._cluster is None else self.holder(key_slot(key))
 
     def holder(self, hash_slot: int) -> Address:
-        """The primary that holds a hash slot."""
+        """The primary that holds a hash slot, or one of its replicas."""
         if self._cluster is None:
             return self.url.hosts[0]
+        if self._replicas:
+            others = [
+                (node.host, int(node.port)) for node in self._cluster.slots_cache.get(hash_slot, ())[1:]
+            ]
+            if others := sorted(each for each in others if each not in self.avoided):
+                return others[self._turn % len(others)]  # always the same, as each has a history of its own
         node = self._cluster.get_node_from_slot(hash_slot)
         return node.host, int(node.port)
 
@@ -101,6 +114,8 @@ class Nodes:
         if self._cluster is not None and self._cluster.get_node(*address) is None:
             raise RedisClusterException(f"node {address} has left the cluster")
         link = open_link(self.url, address, self._timeout_s)
+        if self._replicas:
+            checked(link.ask(("READONLY",)))
         with self._lock:
             self._links.add(link)
         return link
@@ -125,13 +140,13 @@ def _pop(links: deque[Link]) -> Link | None:
         return None
 
 
-def connect(url: RedisUrl, timeout_s: float) -> Nodes:
-    """Connect to the Redis behind a URL; a node that is silent for `timeout_s` counts as broken.
+def connect(url: RedisUrl, timeout_s: float, *, replicas: bool = False) -> Nodes:
+    """Connect to the Redis behind a URL; see `Nodes`.
 
     Raises StoreError when it cannot be reached or refuses.
     """
     try:
-        nodes = Nodes(url, timeout_s)
+        nodes = Nodes(url, timeout_s, replicas=replicas and url.cluster)
         if not url.cluster:  # the nodes of a cluster have already answered where its hash slots are
             with nodes.link(url.hosts[0]) as link:
                 checked(link.ask(("PING",)))

@@ -10,6 +10,7 @@ from ctr.ps import Feed, Logged, PackedPush, RedisStore, Token, parse_redis_url
 from ctr.ps.redis import feed_entry
 from ctr.ps.redis.push_request import PushRequest
 from ctr.ps.wire import Link
+from tests.ps.breakable_redis import BreakableServer
 from tests.ps.redis.stores import fold_all, opened
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
@@ -166,3 +167,37 @@ def test_a_failover_that_loses_pushes_loses_them_in_the_copy(start_redis: StartR
     np.testing.assert_array_equal(copy.packed, content(store))
     assert (copy.packed != had).any()
     store.close()
+
+
+@timing_sensitive
+def test_replicas_are_read_where_there_are_some(start_redis: StartRedis) -> None:
+    servers = start_redis(nodes=3, replicas=1, config={"cluster-node-timeout": "1000"})
+    store = RedisStore(parse_redis_url(servers.url), bits=BITS, width=2)
+    rng = np.random.default_rng(6)
+    push(store, 0, 3_000, rng)
+    reader = RedisStore(parse_redis_url(servers.url), bits=BITS, width=2, join=True, from_replicas=True)
+    copy = Copy(reader)
+    copy.catch_up()
+    before = [feed_reads(primary) for primary, _ in servers.nodes]
+    for number in range(1, 10):
+        push(store, number, 500, rng)
+        assert store.replicas.have_everything(5.0)
+        copy.catch_up()
+        np.testing.assert_array_equal(copy.packed, content(store))
+    assert [feed_reads(primary) for primary, _ in servers.nodes] == before
+    _, replica = servers.nodes[0]
+    with replica.connect() as client:  # cut it off: its primary is read instead
+        client.execute_command("CONFIG", "SET", "masterauth", "wrong")
+        client.execute_command("CLIENT", "KILL", "TYPE", "master")
+        eventually(lambda: client.info("replication")["master_link_status"] == "down")
+    push(store, 10, 500, rng)
+    eventually(lambda: not copy.catch_up() and np.array_equal(copy.packed, content(store)))
+    assert copy.feed.anew > store.partitions.count
+    store.close()
+    reader.close()
+
+
+def feed_reads(server: BreakableServer) -> int:
+    """How often the server was asked for the entries of a feed."""
+    with server.connect() as client:
+        return int(client.info("commandstats").get("cmdstat_xrange", {"calls": 0})["calls"])
