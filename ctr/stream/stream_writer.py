@@ -104,6 +104,7 @@ class StreamWriter:
                 batch = self._next_batch()
             if not batch:
                 return
+            is_last_try = self._is_closing.is_set()
             try:
                 connection = self._connected()
                 self._trim(connection)
@@ -112,8 +113,9 @@ class StreamWriter:
                 if not self._problem:
                     logger.error("rows that were served wait for Redis: %s", error)
                 self._problem = str(error)
-                if self._is_closing.wait(_PAUSE_S):
+                if is_last_try:
                     return
+                self._is_closing.wait(_PAUSE_S)
                 continue
             self._problem = ""
             with self._changed:

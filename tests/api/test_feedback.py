@@ -8,7 +8,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -18,9 +20,12 @@ import ctr
 from ctr.api.app import create_app
 from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import RegistrySource, Versions
+from ctr.api.server import serve
+from ctr.errors import SettingError, StoreError
 from ctr.model import Model, load_model
 from ctr.registry import Registry
-from ctr.stream import join
+from ctr.settings import ServeJob
+from ctr.stream import ExampleStream, JoinSettings, join, join_stream
 from ctr.stream.event_log import IMPRESSIONS, now, segments
 from tests.api.operations.test_metrics import value
 from tests.api.operations.test_processes import children
@@ -28,6 +33,7 @@ from tests.api.operations.test_versions import until
 from tests.api.running import Running, run_server
 from tests.api.test_server import server_process
 from tests.command_line import Cli
+from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
 
 LATER = 3_600_000_000
 FLAGS: list[dict[str, bool]] = [{}, {"log": True}, {"log": False}]
@@ -188,6 +194,42 @@ def test_a_disk_that_refuses(kept: tuple[Running, Path], caplog: pytest.LogCaptu
     assert "send them again" in refused.json()["detail"]
     assert value(client.get("/metrics").text, "ctr_rows_not_kept_total") == 6
     assert caplog.text.count("rows that were served are not kept") == 1
+
+
+@needs_redis
+@timing_sensitive
+def test_a_log_in_redis(model: Model, start_redis: StartRedis) -> None:
+    """While Redis is away, rows are answered with ids and wait for it; clicks are to be sent again."""
+    servers = start_redis()
+    url = f"{servers.url}?stream=served"
+    log = FeedbackLog(url, kept_s=600)
+    with run_server(create_app(model, feedback=log)) as running:
+        client = running.client
+        first = client.post("/v1/predict", json={"rows": ROWS, "log": True}).json()["ids"]
+        clicks = {"clicks": first[:1]}
+        assert client.post("/v1/feedback", json=clicks).json() == {"taken": 1}
+        servers.servers[0].freeze()
+        began = monotonic()
+        second = client.post("/v1/predict", json={"rows": ROWS, "log": True}).json()["ids"]
+        assert monotonic() - began < 1
+        refused = client.post("/v1/feedback", json=clicks, timeout=20)
+        assert (refused.status_code, "send them again" in refused.json()["detail"]) == (503, True)
+        servers.servers[0].thaw()
+    log.close()
+    settings = JoinSettings(window_s=60, grace_s=1)
+    joined = join_stream(url, f"{servers.url}?stream=joined", settings, follow=False)
+    assert (joined.rows, joined.clicked) == (len(first + second), 1)
+    with closing(ExampleStream(f"{servers.url}?stream=joined")) as stream:
+        rows = [json.loads(line) for line in stream.read({0: 0})[0].rows.splitlines()]
+    assert [row for row in rows if row["click"]] == [{"click": 1, **ROWS[0]}]
+    assert [row for row in rows if not row["click"]] == [{"click": 0, **row} for row in ROWS + ROWS]
+
+
+def test_a_log_in_redis_is_checked_before_a_server_starts(model_dir: Path) -> None:
+    with pytest.raises(SettingError, match="names a model, and not a stream"):
+        ServeJob(model=model_dir, feedback_log="redis://localhost:1/0?model=clicks")
+    with pytest.raises(StoreError, match="cannot be reached"):
+        serve(ServeJob(model=model_dir, port=0, feedback_log="redis://localhost:1/0?stream=served"))
 
 
 def test_what_was_answered_outlives_a_process(model_dir: Path, tmp_path: Path) -> None:
