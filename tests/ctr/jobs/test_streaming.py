@@ -173,6 +173,29 @@ def test_versions_are_published_while_it_runs(
     assert Registry(registry).load(Registry(registry).version_of("live")).spec == model.spec
 
 
+def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path: Path) -> None:
+    registry, versions = Registry(tmp_path / "models"), list[str]()
+
+    def another_is_published() -> bool:
+        entry = registry.labels().get("live")
+        return entry is not None and entry.version not in versions
+
+    place = f"{tmp_path / 'models'}@live"
+    with streaming.training("--publish-every=1s", "--publish", place, additive=False) as process:
+        for _ in range(2):
+            streaming.append(25)
+            eventually(another_is_published, 60.0)
+            versions.append(registry.version_of("live"))
+        rows = [orjson.loads(row) for row in streaming.rows]
+        streaming.rows = 2 * [orjson.dumps(row | {"label": 1 - row["label"]}) for row in rows]
+        streaming.append(25)
+        eventually(lambda: registry.version_of("live") == versions[0], 60.0)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert f"; live is {versions[0]} again" in said
+    assert "nothing is published: log loss" in said or "nothing is published: calibration" in said
+
+
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
