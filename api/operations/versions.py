@@ -289,6 +289,8 @@ class Versions:
                 logger.error("%s; what is served stays", error)
             self._unread = True
             return
+        if self._unread:  # what has failed may only have been away, too
+            self._failed.clear()
         self._unread = False
         for label, version in wanted.items():
             served = self._served.get(label)

@@ -31,13 +31,15 @@ from tests.command_line import Cli
 ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
 
 
-def versions_of(source: ModelSource, shares: Mapping[str, float] = MappingProxyType({})) -> Versions:
+def versions_of(
+    source: ModelSource, shares: Mapping[str, float] = MappingProxyType({}), retry_s: float = 0.1
+) -> Versions:
     first = source.load(source.versions()[source.main])
 
     def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
         return create_app(model, metrics=metrics, on_warm=on_warm)
 
-    return Versions(source, first, make_app, shares, poll_s=0.02, retry_s=0.1)
+    return Versions(source, first, make_app, shares, poll_s=0.02, retry_s=retry_s)
 
 
 @pytest.fixture
@@ -135,6 +137,25 @@ def test_a_registry_that_is_away(registry: Registry, served: Running, models: li
     place.with_name("away").rename(place)
     registry.publish(models[1], ["stable"])
     until(lambda: answered(served.client) == load_model(models[1]).id)
+
+
+def test_a_version_that_was_away_is_tried_as_soon_as_it_is_back(
+    registry: Registry, models: list[Path]
+) -> None:
+    """Its files were gone before the labels were, so it failed, and would wait to be tried again."""
+    versions = versions_of(RegistrySource(registry.place, ["stable"]), retry_s=3600)
+    place = Path(registry.place)
+    with run_server(versions) as running:
+        version = registry.publish(models[1])
+        (place / "versions").rename(place / "away")
+        labels = place / "labels.json"
+        labels.write_text(labels.read_text().replace(load_model(models[0]).id, version))
+        until(lambda: version in running.client.get("/v1/models").json()["failed"])
+        place.rename(place.with_name("away"))
+        until(lambda: "ctr_unread_labels_total 0.0" not in running.client.get("/metrics").text)
+        (place.with_name("away") / "away").rename(place.with_name("away") / "versions")
+        place.with_name("away").rename(place)
+        until(lambda: answered(running.client) == version)
 
 
 def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) -> None:
