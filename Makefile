@@ -102,8 +102,9 @@ drill: $(VENV)/.test ## Break Redis servers and workers while they train: is any
 	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(ROUND),--round $(ROUND))
 
 BAD ?= 1000000
-serve-drill: $(VENV)/.test ## Serve under load while versions change, files are torn and processes die (about 6 minutes; BAD=1000000 bad requests)
-	$(BIN)/python -m tests.serving --bad $(BAD)
+AWAY ?= 60
+serve-drill: $(VENV)/.test ## Serve under load while versions change, files are torn and processes die (about 7 minutes; BAD=1000000 bad requests, AWAY=60 seconds without the registry)
+	$(BIN)/python -m tests.serving --bad $(BAD) --away-s $(AWAY)
 
 hosts: $(VENV)/.test ## Train across network namespaces: delays, a slow host, losses, partitions (about 10 minutes; needs root)
 	$(BIN)/python -m tests.hosts $(SCENARIO)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 
+import numpy as np
+
+CONNECTIONS = 8
 _END = b"\r\n\r\n"
 
 
@@ -32,6 +36,16 @@ class Load:
     latencies: list[float] = field(default_factory=list)
     """Seconds, of the answers."""
     stopped: bool = False
+
+    @property
+    def failures(self) -> int:
+        """Requests that were not answered with 200."""
+        return sum(count for status, count in self.answers.items() if status != "200")
+
+    @property
+    def p99(self) -> float:
+        """Of the latencies, in seconds."""
+        return float(np.quantile(self.latencies, 0.99))
 
     async def run(self) -> None:
         """Until `stopped`."""
@@ -69,3 +83,15 @@ class Load:
                         await asyncio.sleep(self.every_s - took)
             finally:
                 writer.close()
+
+
+@asynccontextmanager
+async def loaded(port: int, messages: Sequence[bytes], every_s: float = 0.0) -> AsyncIterator[Load]:
+    """Load for as long as the block lasts."""
+    load = Load(port, messages, CONNECTIONS, every_s)
+    task = asyncio.create_task(load.run())
+    try:
+        yield load
+    finally:
+        load.stopped = True
+        await task
