@@ -22,7 +22,7 @@ from ctr.jobs.training.outcome import require_places
 from ctr.jobs.training.setup import wanted_spec
 from ctr.learn import TrainSettings, click_rate, expected_n, read_out, starting_state
 from ctr.metrics import MetricSummary
-from ctr.model import LinearModel, Model, SavedState, load_optimizer, load_state, save_model
+from ctr.model import DIGESTS, LinearModel, Model, SavedState, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.ps import JobBoard, RedisStore, Slots, n_fraction_bits, parse_redis_url
 from ctr.registry import Registry, parse_place
@@ -76,9 +76,13 @@ class _Setup:
             "optimizer": {**self.optimizer.to_json(), "passes": 1.0},
             "training": {
                 "inputs": [self.description.stream],
+                DIGESTS: [],
                 "rows": progressive.examples,
                 "examples": progressive.examples,
+                "bad_rows": self.source.bad_rows.count,
                 **self.job.manifest(chunk=None, base_rate=None),
+                "chunks": 0,
+                "lineage": [] if self.former is None else list(self.former.lineage),
                 "interrupted": False,
                 "learning_curve": [],
             },
@@ -99,7 +103,7 @@ def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
         assert job.stream is not None
         stream = opened.enter_context(closing(ExampleStream(job.stream)))
         setup = _set_up(job, stream, stop, say)
-        publisher = _Publisher(setup, say)
+        publisher = _Publisher(setup, say, stop)
         checkpoints = None
         if job.checkpoint is not None:
             checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
@@ -118,7 +122,10 @@ def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
             progressive = cluster.report.progressive.summary()
             model = setup.model(trained.state, progressive)
             save_model(model, job.model, trained.state)
+            publisher.let_go()  # what is in the model, so that a job that goes on from it begins there
             trained.store.drop()
+        if publisher.failure is not None:
+            raise publisher.failure
     return StreamOutcome(model, job.model, progressive.examples, progressive, publisher.published)
 
 
@@ -233,9 +240,11 @@ class Quality:
 class _Publisher:
     """Publishes versions, watches their quality, and lets the stream go; on a thread of its own."""
 
-    def __init__(self, setup: _Setup, say: Say) -> None:
+    def __init__(self, setup: _Setup, say: Say, stop: Event) -> None:
+        """It sets `stop` when it fails for a reason that will not pass."""
         self.published = 0
-        self._setup, self._say = setup, say
+        self.failure: Exception | None = None
+        self._setup, self._say, self._stop = setup, say, stop
         self._url = parse_redis_url(setup.job.store)
         self._closing = Event()
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
@@ -252,7 +261,19 @@ class _Publisher:
         if self._thread.is_alive():
             self._thread.join()
 
+    def let_go(self) -> None:
+        """Let the stream go up to where nobody needs it any more."""
+        with closing(JobBoard(self._url)) as board:
+            self._let_go(board)
+
     def _run(self) -> None:
+        try:
+            self._publish_on()
+        except Exception as error:  # noqa: BLE001  (raised at the end of the job, which ends now)
+            self.failure = error
+            self._stop.set()
+
+    def _publish_on(self) -> None:
         job = self._setup.job
         next_version = monotonic() + job.publish_every
         with ExitStack() as opened:
@@ -270,7 +291,6 @@ class _Publisher:
                     self._say(f"{_clock()} nothing is published: {error}")
 
     def _let_go(self, board: JobBoard) -> None:
-        """Let the stream go up to where nobody needs it any more."""
         positions = {lane: each.progress for lane, each in board.look().unfinished.items()}
         if self._setup.job.checkpoint is not None:
             try:

@@ -114,7 +114,9 @@ def _training(entry: dict[str, Any]) -> list[tuple[str, str]]:
     inputs = entry["inputs"]
     named = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3:,} more" if len(inputs) > 3 else "")
     said = [f"{entry['examples']:,} examples", f"{some(entry['epochs'], 'pass')} over {entry['rows']:,} rows"]
-    said += [some(entry["workers"], "worker"), f"chunks of {entry['chunk']:,}"]
+    said.append(some(entry["workers"], "worker"))
+    if entry["chunk"] is not None:  # those of a stream are cut by its writer
+        said.append(f"chunks of {entry['chunk']:,}")
     if entry.get("warm_start") is not None:
         said.append(f"on top of {entry['warm_start']}")
     if entry["interrupted"]:

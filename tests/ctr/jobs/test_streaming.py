@@ -151,8 +151,9 @@ def test_a_stopped_command_goes_on_from_its_model(
 ) -> None:
     streaming.append(20)
     with streaming.training() as process:
-        streaming.trained()
-        streaming.stop(process)
+        eventually(lambda: sum(streaming.stream.positions()) > 0, 60.0)
+        streaming.append(20)
+        streaming.stop(process)  # in the midst of them
     streaming.append(5)
     with streaming.training("--warm-start", streaming.model, new=False) as process:
         streaming.trained()
@@ -160,14 +161,13 @@ def test_a_stopped_command_goes_on_from_its_model(
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
-def test_versions_are_published_while_it_runs(
-    streaming: Streaming, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Path, cli: Cli) -> None:
     registry = tmp_path / "models"
     streaming.append(40)
     with streaming.training("--publish-every=1s", "--publish", f"{registry}@live", additive=False) as process:
         eventually(lambda: "live" in Registry(registry).labels(), 60.0)
         streaming.stop(process)
+    assert cli("model", "info", streaming.model).code == 0
     model = load_model(streaming.model)
     assert model.metrics["progressive"]["examples"] == 40 * CHUNK
     assert Registry(registry).load(Registry(registry).version_of("live")).spec == model.spec
