@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from ctr.errors import DataError, StoreError
@@ -180,6 +181,7 @@ def kill(_: StreamJoined) -> None:
 
 @pytest.mark.hypothesis
 @pytest.mark.parametrize("late", LATE)
+@examples(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     runs=st.lists(st.tuples(st.integers(0, 1_500), st.booleans()), max_size=6),
