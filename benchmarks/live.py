@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from benchmarks.measure import CTR, ctr
-from ctr.ps import JobBoard, PackedPush, Token, parse_redis_url
+from ctr.ps import JobBoard, PackedPush, RedisStore, Token, parse_redis_url
 from ctr.ps.servers import EmbeddedRedis
 from ctr.stream import ExampleStream
 from ctr.workers import JobDescription
@@ -156,7 +156,7 @@ def _push(stop: Event, url: str) -> None:
 
 
 @contextmanager
-def _store(url: str):  # type: ignore[no-untyped-def]
+def _store(url: str) -> Iterator[RedisStore]:
     parsed = parse_redis_url(url)
     with closing(JobBoard(parsed)) as board:
         job = board.job()

@@ -90,10 +90,8 @@ class RedisStore:
         self.saturations = Saturations()
         """Of the pushes so far, and of the increments that were made for others."""
         self._counting = Lock()
-        self._reads, self._writes = (
-            FanOut(url, self.keys, timeout_s, patience_s, replicas=replicas)
-            for replicas in (from_replicas, False)
-        )
+        self._reads = FanOut(url, self.keys, timeout_s, patience_s, replicas=from_replicas)
+        self._writes = FanOut(url, self.keys, timeout_s, patience_s)
         try:
             incarnation, self.layout = open_model(
                 self._reads.nodes,
