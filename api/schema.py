@@ -55,6 +55,10 @@ _UNIX_TIME = {
     "description": "A time: a number of seconds or milliseconds since 1970, as the training data has it.",
     "anyOf": [{"type": "number"}, {"type": "string"}, _MISSING],
 }
+_WINDOW_TIME = {
+    "description": "A time, as the training data has it; looked at where the row has the key of a window.",
+    "anyOf": [{"type": "string"}, {"type": "number"}, _BOOLEAN, _MISSING],
+}
 _LOG = {
     "type": "boolean",
     "description": "Whether rows are kept, for `/v1/feedback`; the answer has their ids.",
@@ -333,7 +337,7 @@ def request_schema(
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
     for window in spec.windows:
         columns |= {name: columns.get(name, _CATEGORY) for name in window.key}
-        columns.setdefault(window.time, _TIME)
+        columns.setdefault(window.time, _WINDOW_TIME)
     for field in spec.fields:
         if isinstance(field, NumberField):
             column = column_of(field)

@@ -129,9 +129,12 @@ windows:
     weights = LinearModel.of_weights(np.array([3], np.uint32), np.ones(1, np.float32))
     model = Model.of(spec, weights, {"optimizer": {"name": "ftrl"}})
     with run_server(create_app(model)) as running:
-        accepted = {"positive_data_acceptance": {"expected-statuses": [200, 422]}}
+        checks = {
+            "positive_data_acceptance": {"expected-statuses": [200, 422]},
+            "negative_data_rejection": {"expected-statuses": [405, 413, 415, 422]},
+        }
         document = schemathesis.openapi.from_url(
-            f"{running.url}/openapi.json", config=schemathesis.Config.from_dict({"checks": accepted})
+            f"{running.url}/openapi.json", config=schemathesis.Config.from_dict({"checks": checks})
         )
         for path in ("/v1/predict", "/v1/explain", "/v1/events/impressions", "/v1/events/clicks"):
             for mode in ("positive", "negative"):
