@@ -104,7 +104,8 @@ def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
 def kernel_digest() -> str:
     """16 hex digits that are the same only for the same sources of all kernels."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
-    digest.update(Path(__file__).with_name("library.py").read_bytes())
+    for name in ("library.py", "packing.py"):
+        digest.update(Path(__file__).with_name(name).read_bytes())
     # In a checkout ctr/features, ctr/ps and ctr/api are links.
     for folder, folders, files in os.walk(Path(__file__).parents[1], followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

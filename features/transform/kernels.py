@@ -29,7 +29,7 @@ from ctr.jit import njit
 _U0, _U1 = np.uint64(0), np.uint64(1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, borrows=True)
 def transform_rows(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int32],

@@ -36,6 +36,7 @@ from ctr.features.transform.plan import (
 )
 from ctr.features.transform.plan_kernels import ColumnFeatures, Examples, FeatureLists, Plan, Scratch
 from ctr.features.transform.problems import explain
+from ctr.jit import pack
 
 
 class History(Protocol):
@@ -206,7 +207,7 @@ class Transform:
         if coded not in self._routes:
             self._routes[coded] = _Route(
                 columns=tuple(column for column in self.columns if column not in coded),
-                plan=plan_of(self.spec, self._single, self.columns, coded, with_label=self.with_label),
+                plan=pack(plan_of(self.spec, self._single, self.columns, coded, with_label=self.with_label)),
                 by_column=[
                     each
                     for each in self._fields
@@ -219,7 +220,7 @@ class Transform:
     def _scratch(self) -> Scratch:
         """Of this thread."""
         if not hasattr(self._thread, "scratch"):
-            self._thread.scratch = scratch_of(self._route(frozenset()).plan)
+            self._thread.scratch = pack(scratch_of(self._route(frozenset()).plan))
         scratch: Scratch = self._thread.scratch
         return scratch
 
