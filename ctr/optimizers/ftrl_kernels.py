@@ -28,7 +28,9 @@ from ctr.optimizers.state_kernels import GOLDEN, LAST_PLACE, add_pair, gather_pa
 SCRATCH_ROWS = 3
 
 
-@njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
+# Without reciprocals for divisions: LLVM takes them in the vectorized part of a loop and not in the rest, so
+# a weight would depend on where its state stands. It is no slower.
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def weights_of(
     state: NDArray[np.float32],
     alpha: np.float32,

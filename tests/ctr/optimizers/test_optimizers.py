@@ -39,6 +39,16 @@ def test_every_optimizer_is_in_its_json(optimizer: Ftrl | Sgd | AdaGrad) -> None
             optimizer_from_json({name: value for name, value in entry.items() if name != setting})
 
 
+@pytest.mark.kernel
+@pytest.mark.parametrize("optimizer", [Ftrl(l1=0.1), AdaGrad()], ids=["ftrl", "adagrad"])
+def test_a_weight_does_not_depend_on_where_its_state_stands(optimizer: Ftrl | AdaGrad) -> None:
+    """A server of live weights computes them for a few slots at a time, a job for all."""
+    state = np.random.default_rng(5).normal(size=(1_003, 2)).astype(np.float32)
+    state[:, 1] **= 2
+    alone = [optimizer.weights(state[j : j + 1])[0] for j in range(state.shape[0])]
+    np.testing.assert_array_equal(optimizer.weights(state), alone)
+
+
 def test_what_was_not_chosen_is_as_before_or_the_default() -> None:
     assert choose_optimizer({}) == Ftrl()
     assert choose_optimizer({"name": "sgd"}) == Sgd()
