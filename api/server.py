@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -89,11 +89,20 @@ def serve(job: ServeJob) -> None:
         sys.stdout.write(f"serving model {model.id} on {url}{shared.line}\n")
         sys.stdout.flush()
 
+    def latest() -> Model:
+        """What a process begins with that takes another's place: the first may be of a job that is over."""
+        with suppress(CtrError):
+            version = source.versions()[source.main]
+            if version != model.id:
+                return shared.indexed(source.load(version))
+        return model
+
     def work(number: int, on_ready: Callable[[], None]) -> None:
         if job.feedback_log is not None:
             shared.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
-        versions = Versions(source, model, shared.app_of, shares, warm_first=job.workers > 1)
+        first = latest() if job.workers > 1 else model
+        versions = Versions(source, first, shared.app_of, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
         server = server_of(
             app,

@@ -139,7 +139,7 @@ class StoreSource:
         return {self.main: _version_of(self._job())}
 
     def load(self, version: str) -> Model:
-        from ctr.model import LiveWeights
+        from ctr.lookup import LiveWeights
         from ctr.workers import JobDescription
 
         job = self._job()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ctr.settings import ServeJob
+
+_LIVE_BYTES = 1 << 30
 
 
 def serve(job: ServeJob) -> None:
@@ -34,12 +37,21 @@ def serve(job: ServeJob) -> None:
     - `ctr serve --model model --port 8000`
     - `ctr serve --registry models --label stable --canary 5%`
     """
-    with TemporaryDirectory(prefix="ctr-serve-") as counts:
+    with TemporaryDirectory(prefix="ctr-serve-", dir=_memory() if job.store else None) as shared:
         if job.workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # before the library is imported
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the library is imported
         from ctr.api import serve as run
 
         try:
             run(job)
         finally:
             os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+
+
+def _memory() -> str | None:
+    """A folder in memory with room for live weights, which a disk would write again and again, or None."""
+    with suppress(OSError):
+        disk = os.statvfs("/dev/shm")
+        if disk.f_bavail * disk.f_frsize > _LIVE_BYTES and os.access("/dev/shm", os.W_OK):
+            return "/dev/shm"
+    return None

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ctr.model.folder import DIGESTS, SEEN, input_digests, load_optimizer, read_manifest, seen_rows
     from ctr.model.inputs import inputs_of, paths_of
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
-    from ctr.model.live import LiveWeights
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable
     from ctr.model.unseen import MOST_ROWS, UnseenCounts

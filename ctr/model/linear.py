@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from ctr.features import Batch, Chunk, Slots
 from ctr.features.batches import localize
+from ctr.lookup import WeightLookup, lookup_of, shared_lookup_of
 from ctr.model import kernels
-from ctr.model.lookup import WeightLookup, lookup_of, shared_lookup_of
 from ctr.optimizers import Float32
 from ctr.ps.partitions import no_slots
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from ctr.model.live import LiveWeights
+    from ctr.lookup import LiveWeights
 
     Examples = Batch | Chunk | sparse.csr_matrix[Any]
     """Hashed examples; of a matrix, the columns are slots."""
@@ -58,9 +58,11 @@ class LinearModel:
     def indexed(self, shared: Path | None = None) -> LinearModel:
         """The same model, which looks weights up faster, for a few examples at a time; needs more memory.
 
-        `shared`: see `shared_lookup_of`.
+        `shared`: where processes share it, see `shared_lookup_of` and `LiveWeights`.
         """
         if self.lookup is not None:
+            if shared is not None and self.live is not None:
+                self.live.share(shared)
             return self
         if shared is None:
             return replace(self, lookup=lookup_of(self.slots, self.weights))
@@ -69,9 +71,12 @@ class LinearModel:
     @property
     def live(self) -> LiveWeights | None:
         """Its weights, if they change."""
-        from ctr.model.live import LiveWeights
+        if self.lookup is None or not self.lookup.is_live:
+            return None
+        from ctr.lookup import LiveWeights  # which loads the Redis client
 
-        return self.lookup if isinstance(self.lookup, LiveWeights) else None
+        assert isinstance(self.lookup, LiveWeights)
+        return self.lookup
 
     def predict(self, examples: Examples) -> Float32:
         """The click probability of each example, float32[n]."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,7 @@ from ctr.model import LinearModel, Model
 from ctr.ps import JobBoard, parse_redis_url
 from ctr.settings import ServeJob
 from ctr.workers import JobDescription
+from tests.api.operations.test_processes import children
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, wait_for
 from tests.ctr.jobs.test_streaming import Streaming
@@ -36,6 +39,13 @@ def streaming(redis_url: str, job_log: Path, job_spec: FeatureSpec, tmp_path: Pa
 @contextmanager
 def serving(*words: object) -> Iterator[str]:
     """The address of `ctr serve`."""
+    with server(*words) as (_, address):
+        yield address
+
+
+@contextmanager
+def server(*words: object) -> Iterator[tuple[Command, str]]:
+    """The process of `ctr serve`, and its address."""
     words = ("serve", *words, "--port", 0)
     process = Command(*words)
     try:
@@ -43,7 +53,7 @@ def serving(*words: object) -> Iterator[str]:
         assert "\n" in process.out, process.said
         address = re.search(r"http://[0-9.:]+", process.out)
         assert address is not None
-        yield address[0]
+        yield process, address[0]
     finally:
         process.kill()
         process.close()
@@ -98,23 +108,29 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
                 streaming.stop(again)
 
 
-def test_several_processes_serve_the_same(streaming: Streaming) -> None:
+def test_several_processes_serve_the_same_though_they_are_killed(streaming: Streaming) -> None:
+    """One of them follows the job for all."""
     streaming.append(5)
     with streaming.training(additive=False) as process:
         streaming.trained()
-        with serving("--store", streaming.store_url, "--workers", 2) as url:
-            streaming.append(10)
-            streaming.trained()
-            expected = predicted_by_store(streaming.store_url)
+        with server("--store", streaming.store_url, "--workers", 2) as (parent, url):
 
             def all_are_fresh() -> bool:
                 fresh = True
                 for _ in range(12):  # a connection each, so both processes are asked
-                    with httpx.Client(base_url=url) as client:
+                    with suppress(httpx.TransportError), httpx.Client(base_url=url) as client:
                         fresh &= predict(client)[0] == expected
                 return fresh
 
-            eventually(all_are_fresh)
+            first, second = children(parent)
+            for killed in (None, first, second):
+                if killed is not None:
+                    os.kill(killed, signal.SIGKILL)
+                streaming.append(5)
+                streaming.trained()
+                expected = predicted_by_store(streaming.store_url)
+                eventually(all_are_fresh)
+                eventually(lambda: len(children(parent)) == 2)
         streaming.stop(process)
 
 

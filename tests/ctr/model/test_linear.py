@@ -10,9 +10,9 @@ import pytest
 from scipy import sparse
 
 from ctr.features.batches import localize
+from ctr.lookup import DENSE_SLOTS, lookup_of, shared_lookup_of
 from ctr.model import LinearModel, evaluate
 from ctr.model.kernels import weights_of
-from ctr.model.lookup import DENSE_SLOTS, lookup_of, shared_lookup_of
 from tests.ctr.learn.test_rounds import spec_of
 from tests.ctr.sources import BatchSource
 from tests.examples import random_batch, rows_of

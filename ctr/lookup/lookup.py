@@ -6,14 +6,14 @@ import fcntl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import CtrError
 from ctr.features import Slots
-from ctr.model import lookup_kernels
+from ctr.lookup import kernels
 from ctr.optimizers import Float32
 from ctr.outputs import replace_file
 
@@ -26,15 +26,22 @@ _KEPT = 3
 class WeightLookup(Protocol):
     """Weights by slot."""
 
-    @property
-    def arrays(self) -> Sequence[NDArray[Any]]:
-        """What it looks into."""
+    is_live: ClassVar[bool]
+    """Whether they change."""
 
     def weights_at(self, slots: Slots) -> Float32:
         """The weights float32[u] of slots[u], in any order; 0 where there is none."""
 
 
-def lookup_of(slots: Slots, weights: Float32, most: int = DENSE_SLOTS) -> WeightLookup:
+class FixedLookup(WeightLookup, Protocol):
+    """Of weights that stay as they are."""
+
+    @property
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """What it looks into."""
+
+
+def lookup_of(slots: Slots, weights: Float32, most: int = DENSE_SLOTS) -> FixedLookup:
     """A lookup of the weights float32[k] at sorted slots[k]; `most`: slots that get a dense array."""
     size = _dense_size(slots)
     if size <= most:
@@ -43,11 +50,11 @@ def lookup_of(slots: Slots, weights: Float32, most: int = DENSE_SLOTS) -> Weight
         return _Dense(table)
     bits, shift = _index_bits(slots)
     keys, values = np.zeros(1 << bits, np.uint64), np.empty(1 << bits, np.float32)
-    lookup_kernels.fill_index(slots, weights, shift, keys, values)
+    kernels.fill_index(slots, weights, shift, keys, values)
     return _Indexed(keys, values, shift)
 
 
-def shared_lookup_of(slots: Slots, weights: Float32, path: Path, most: int = DENSE_SLOTS) -> WeightLookup:
+def shared_lookup_of(slots: Slots, weights: Float32, path: Path, most: int = DENSE_SLOTS) -> FixedLookup:
     """The same, in the memory of a file that the first process writes and all map.
 
     Of the files beside it, the last few are kept. Where the disk refuses, the lookup is this process's own.
@@ -85,6 +92,7 @@ def _index_bits(slots: Slots) -> tuple[int, np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Dense:
+    is_live: ClassVar[bool] = False
     table: Float32
     """float32[last slot + 1]."""
 
@@ -94,12 +102,13 @@ class _Dense:
 
     def weights_at(self, slots: Slots) -> Float32:
         out = np.empty(slots.size, np.float32)
-        lookup_kernels.dense_weights(self.table, slots, out)
+        kernels.dense_weights(self.table, slots, out)
         return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Indexed:
+    is_live: ClassVar[bool] = False
     keys: NDArray[np.uint64]
     values: Float32
     shift: np.uint64
@@ -110,5 +119,5 @@ class _Indexed:
 
     def weights_at(self, slots: Slots) -> Float32:
         out = np.empty(slots.size, np.float32)
-        lookup_kernels.indexed_weights(self.keys, self.values, self.shift, slots, out)
+        kernels.indexed_weights(self.keys, self.values, self.shift, slots, out)
         return out

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from threading import Event, Thread
 
 import numpy as np
 import pytest
 
 from ctr.features import Batch
-from ctr.model import LinearModel, LiveWeights
+from ctr.lookup import LiveWeights
+from ctr.lookup.table import WeightTable, mapped_memory
+from ctr.model import LinearModel
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import RedisStore, Token, parse_redis_url
 from tests.ps.redis.stores import opened
@@ -106,6 +109,58 @@ def test_a_request_sees_one_moment_of_a_partition(redis_url: str, store: RedisSt
         finally:
             stop.set()
             pushing.join()
+
+
+def sharing(redis_url: str, folder: Path, most_dense: int) -> LiveWeights:
+    live = LiveWeights(partial(opened, redis_url, BITS, "live", join=True), BITS, FTRL, most_dense)
+    live.share(folder)
+    return live
+
+
+def test_one_of_those_who_share_follows_for_all_until_it_ends(
+    redis_url: str, store: RedisStore, most_dense: int, tmp_path: Path
+) -> None:
+    push(store, 0, size=10)
+    first, second = (sharing(redis_url, tmp_path, most_dense) for _ in range(2))
+    first.start()
+    with closing(second):
+        with closing(first):
+            second.start()
+            for number in range(1, 10):  # of an index, the memory is replaced by larger one meanwhile
+                push(store, number, size=1 << BITS)
+            expected = weights_of(store)
+            for live in (first, second):
+                eventually(lambda live=live: np.array_equal(live.weights_at(ALL), expected))
+                eventually(lambda live=live: live.age_s < 0.5)
+            assert (first.follows, second.follows) == (True, False)
+            assert second.changes == 0
+        eventually(lambda: second.follows)
+        push(store, 10)
+        expected = weights_of(store)
+        eventually(lambda: np.array_equal(second.weights_at(ALL), expected))
+
+
+def test_what_a_dead_process_left_half_done_is_done_again(
+    redis_url: str, store: RedisStore, most_dense: int, tmp_path: Path
+) -> None:
+    push(store, 0)
+    table = WeightTable(1 << BITS, most_dense, mapped_memory(tmp_path))
+    table.take_over()
+    table.add(ALL[:5_000], np.arange(5_000))  # and no weights for them
+    table._sequence += 1
+    with closing(sharing(redis_url, tmp_path, most_dense)) as live:
+        live.start()
+        np.testing.assert_array_equal(live.weights_at(ALL), weights_of(store))
+    np.testing.assert_array_equal(table.read(ALL), weights_of(store))
+
+
+def test_without_room_to_share_each_follows(redis_url: str, store: RedisStore, tmp_path: Path) -> None:
+    push(store, 0)
+    (tmp_path / "file").write_text("")
+    with closing(sharing(redis_url, tmp_path / "file" / "folder", 1 << BITS)) as live:
+        live.start()
+        assert live.follows
+        np.testing.assert_array_equal(live.weights_at(ALL), weights_of(store))
 
 
 @timing_sensitive

@@ -1,0 +1,198 @@
+"""`LiveWeights`: the weights of a model that is being trained, as its pushes arrive."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, time
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.errors import CtrError
+from ctr.features import Slots
+from ctr.lookup.lookup import DENSE_SLOTS
+from ctr.lookup.table import WeightTable, mapped_memory, own_memory
+from ctr.optimizers import Float32, Optimizer
+from ctr.ps import Feed, PartitionChange, RedisStore
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.1
+"""Between two readings of a feed that has nothing new."""
+_AWAY_S = 1.0
+"""Between two tries while the store cannot be read."""
+_LEADER_S = 0.2
+"""Between two looks whether the process that reads for all has ended."""
+_AT_A_TIME = 20_000
+"""Slots whose weights are computed together: they stay in the processor's cache."""
+
+
+class LiveWeights:
+    """A `WeightLookup` that follows the feed of a model, on a thread of its own.
+
+    It holds packed accumulators, 8 bytes for each slot that has a state, besides the weights. A request that
+    asks for its weights at once sees all slots of a partition as of one moment.
+
+    Of processes that share a folder, one follows the feed for all: the one that holds a lock on a file there.
+    When it ends, however it ends, another takes over, and reads everything anew.
+    """
+
+    is_live: ClassVar[bool] = True
+
+    def __init__(
+        self, open_store: Callable[[], RedisStore], bits: int, optimizer: Optimizer, most: int = DENSE_SLOTS
+    ) -> None:
+        """`open_store` is called by who follows; `most`: slots that get dense arrays."""
+        self._open_store, self._optimizer = open_store, optimizer
+        self._size = 1 << bits, most
+        self._folder: Path | None = None
+        self._lock: int | None = None
+        self._table = WeightTable(0)
+        self._store: RedisStore
+        self._closing = Event()
+        self.changes = 0
+        """Slots that this process has changed so far, each time that it did."""
+        self.on_served: Callable[[float], object] = lambda _: None
+        """Called for each change with the seconds from its first push's arrival at the store until now."""
+
+    def share(self, folder: Path) -> None:
+        """Share them with other processes; before `start`, and not if the folder's disk has no room."""
+        self._folder = folder
+
+    @property
+    def age_s(self) -> float:
+        """For how long pushes may have arrived at the store that are not in these weights."""
+        return monotonic() - self._table.current_at
+
+    @property
+    def failure(self) -> str | None:
+        """Why the store cannot be read now."""
+        return self._table.failure
+
+    @property
+    def follows(self) -> bool:
+        """Whether this process reads the feed."""
+        return self._lock is not None or self._folder is None
+
+    def weights_at(self, slots: Slots) -> Float32:
+        """The weights float32[u] of slots[u], in any order; 0 where there is none."""
+        return self._table.read(slots)
+
+    def start(self) -> None:
+        """Wait until everything has been read, then go on following until `close`. Raises StoreError."""
+        self._table = self._new_table()
+        feed = None
+        while not (self._table.is_whole or self._closing.is_set()):
+            if self._lead():
+                try:
+                    feed = self._read_all()
+                except BaseException:
+                    self._resign()
+                    raise
+            else:
+                self._closing.wait(_LEADER_S / 10)
+        Thread(target=self._follow, args=(feed,), name="feed", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop reading soon; the weights stay. It does not wait for a store that is away."""
+        self._closing.set()
+
+    def _new_table(self) -> WeightTable:
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.mkdir(parents=True, exist_ok=True)
+                return WeightTable(*self._size, mapped_memory(self._folder))
+            logger.error("%s has no room for weights that processes share: each has its own", self._folder)
+            self._folder = None
+        return WeightTable(*self._size, own_memory)
+
+    def _lead(self) -> bool:
+        """Whether this process is the one that follows; from now on, if none was."""
+        if self.follows:
+            return True
+        assert self._folder is not None
+        handle = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
+        self._lock = handle
+        return True
+
+    def _resign(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _read_all(self) -> Feed:
+        """Read everything, also what is there already; returns where to read on."""
+        self._store = self._open_store()
+        try:
+            self._table.take_over()
+            feed = Feed(self._store)
+            while not feed.is_current:
+                self._read(feed)
+        except BaseException:
+            self._store.close()
+            raise
+        return feed
+
+    def _follow(self, feed: Feed | None) -> None:
+        """Read the feed, or wait until it is this process's turn, until it is closed."""
+        try:
+            while not self._closing.is_set():
+                try:
+                    if feed is None and self._lead():
+                        feed = self._read_all()
+                    elif feed is not None:
+                        self._read(feed)
+                except CtrError as error:
+                    if self._table.failure is None:
+                        logger.error("the feed cannot be read, what is served stays: %s", error)
+                    self._table.note_failure(str(error))
+                    self._closing.wait(_AWAY_S)
+                    continue
+                if feed is None:
+                    self._closing.wait(_LEADER_S)
+                elif feed.is_current:
+                    self._closing.wait(POLL_S)
+        finally:
+            if feed is not None:
+                self._store.close()
+            self._resign()
+
+    def _read(self, feed: Feed) -> None:
+        began = monotonic()
+        for change in feed.read():
+            self._apply(change)
+        if feed.is_current:
+            self._table.note_current(began)
+
+    def _apply(self, change: PartitionChange) -> None:
+        slots: NDArray[Any] = change.slots
+        increments = change.increments
+        if change.whole is not None:
+            size = change.whole.size
+            first = change.partition * size
+            before = self._table.packed_of(first, size)
+            # All that are not zero: a process that led before may have died before it had written weights.
+            offsets = np.flatnonzero((before != 0) | (change.whole != 0))
+            increments, slots = (change.whole - before)[offsets], offsets + first
+        self.changes += int(np.count_nonzero(increments))
+        places = self._table.add(slots, increments)
+        weights = [
+            self._optimizer.weights(self._store.unpacked(self._table.packed_at(places[k : k + _AT_A_TIME])))
+            for k in range(0, places.size, _AT_A_TIME)
+        ]
+        if weights:
+            self._table.write(places, np.concatenate(weights))
+        if change.whole is None:
+            self.on_served(time() - change.pushed_ms / 1_000)

@@ -1,0 +1,208 @@
+"""`WeightTable`: packed accumulators and weights by slot, which one process changes and others read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.features import Slots
+from ctr.lookup import kernels
+from ctr.lookup.lookup import DENSE_SLOTS
+from ctr.optimizers import Float32
+
+Int64 = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+Allocate = Callable[[str, int], Bytes]
+"""So many bytes of memory with this name, zeros when it is new."""
+
+_HEADER = np.dtype(
+    [
+        ("sequence", np.int64),  # odd while weights are written
+        ("bits", np.int64),  # of the index; 0: dense
+        ("used", np.int64),  # places of the index
+        ("is_whole", np.int64),
+        ("current_at", np.float64),
+        ("failure", "S512"),
+    ]
+)
+_FEWEST_BITS = 16
+_WAIT_S, _TRIES = 5e-5, 1_000
+"""A reader that meets a writer waits so long, so often."""
+
+
+def own_memory(_name: str, size: int) -> Bytes:
+    """Memory of this process alone."""
+    return np.zeros(size, np.uint8)
+
+
+def mapped_memory(folder: Path) -> Allocate:
+    """The memory of files in a folder, which all processes share that map them.
+
+    Its room on the disk is taken at once: a page that finds none later would end the process. It raises
+    OSError where there is none.
+    """
+
+    def allocate(name: str, size: int) -> Bytes:
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return np.frombuffer(mmap.mmap(handle, size), np.uint8)
+        finally:
+            os.close(handle)
+
+    return allocate
+
+
+class _Arrays(NamedTuple):
+    """Where the numbers are."""
+
+    packed: Int64
+    weights: Float32
+    bits: int = 0
+    """Of the places of an index; 0: each slot has its own place."""
+    keys: NDArray[np.uint64] = np.empty(0, np.uint64)
+    """By place, the slot + 1; 0: free."""
+
+    @property
+    def shift(self) -> np.uint64:
+        return np.uint64(64 - self.bits)
+
+    def look_up(self, slots: Slots, out: Float32) -> None:
+        if self.bits:
+            kernels.indexed_weights(self.keys, self.weights, self.shift, slots, out)
+        else:
+            kernels.dense_weights(self.weights, slots, out)
+
+    def add(self, slots: NDArray[Any], increments: Int64) -> tuple[Int64, int]:
+        """Add to packed accumulators; the place of each slot, int64[k], and how many places were free."""
+        if not self.bits:
+            kernels.add_to_table(self.packed, slots, increments)
+            return slots.astype(np.int64), 0
+        places = np.empty(slots.size, np.int64)
+        new = kernels.add_to_index(self.keys, self.packed, self.shift, slots, increments, places)
+        return places, new
+
+
+class WeightTable:
+    """Up to `most` slots have a place each (12 bytes), more are found by an index (20 bytes and a reserve).
+
+    One thread of one process writes; any thread of any process reads. A reader sees what one call of `write`
+    has written as a whole. It is a sequence lock, as in Linux: no process can die with it in its hands.
+    """
+
+    def __init__(self, slots: int, most: int = DENSE_SLOTS, allocate: Allocate = own_memory) -> None:
+        """Raises as `allocate`."""
+        self._allocate = allocate
+        self._header = allocate("header", _HEADER.itemsize).view(_HEADER)
+        self._sequence = self._header["sequence"]
+        if slots <= most:
+            memory = allocate("dense", 12 * slots)
+            self._arrays = _Arrays(memory[: 8 * slots].view(np.int64), memory[8 * slots :].view(np.float32))
+        else:
+            self._arrays = self._index(max(_FEWEST_BITS, int(self._header["bits"][0])))
+
+    def _index(self, bits: int) -> _Arrays:
+        memory, places = self._allocate(f"index-{bits}", 20 << bits), 1 << bits
+        return _Arrays(
+            packed=memory[8 * places : 16 * places].view(np.int64),
+            weights=memory[16 * places :].view(np.float32),
+            bits=bits,
+            keys=memory[: 8 * places].view(np.uint64),
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole model has been read into it once."""
+        return bool(self._header["is_whole"][0])
+
+    @property
+    def current_at(self) -> float:
+        """Up to when it has everything, by the monotonic clock of this machine."""
+        return float(self._header["current_at"][0])
+
+    @property
+    def failure(self) -> str | None:
+        """Why it cannot follow now."""
+        return self._header["failure"][0].decode(errors="replace") or None
+
+    def note_current(self, at: float) -> None:
+        """It has everything from before `at`."""
+        self._header["current_at"], self._header["is_whole"], self._header["failure"] = at, 1, b""
+
+    def note_failure(self, reason: str) -> None:
+        """It cannot follow now."""
+        self._header["failure"] = reason.encode()
+
+    def take_over(self) -> None:
+        """Begin to write, where another process may have died while it wrote.
+
+        Then `add` may have added what `write` never wrote, to some of the slots.
+        """
+        self._sequence += self._sequence & 1
+        self._header["bits"] = self._arrays.bits
+        self._header["used"] = np.count_nonzero(self._arrays.keys)
+
+    def add(self, slots: NDArray[Any], increments: Int64) -> Int64:
+        """Add to packed accumulators; the place of each slot, int64[k]. Weights are left as they are."""
+        needed = int(self._header["used"][0]) + slots.size
+        if self._arrays.bits and 2 * needed > self._arrays.keys.size:
+            self._grow(4 * needed)
+        # A new slot has the weight 0 until its own is written, whoever reads meanwhile.
+        places, new = self._arrays.add(slots, increments)
+        self._header["used"] += new
+        return places
+
+    def _grow(self, least: int) -> None:
+        """Move to an index with at least so many places."""
+        old, new = self._arrays, self._index((least - 1).bit_length())
+        new.keys[:], new.weights[:] = 0, 0  # another process may have died here
+        used = np.flatnonzero(old.keys)
+        places, _ = new.add(old.keys[used] - np.uint64(1), old.packed[used])
+        new.weights[places] = old.weights[used]
+        self._sequence += 1
+        self._arrays, self._header["bits"] = new, new.bits
+        self._sequence += 1
+
+    def packed_at(self, places: Int64) -> Int64:
+        """The packed accumulators at these places."""
+        return self._arrays.packed[places]
+
+    def packed_of(self, first: int, count: int) -> Int64:
+        """The packed accumulators of so many slots, from the first on."""
+        arrays = self._arrays
+        if not arrays.bits:
+            return arrays.packed[first : first + count]
+        out = np.zeros(count, np.int64)
+        at = np.flatnonzero((arrays.keys > first) & (arrays.keys <= first + count))
+        out[(arrays.keys[at] - np.uint64(1 + first)).astype(np.int64)] = arrays.packed[at]
+        return out
+
+    def write(self, places: Int64, weights: Float32) -> None:
+        """Set the weights at these places, for all who read at once."""
+        self._sequence += 1
+        self._arrays.weights[places] = weights
+        self._sequence += 1
+
+    def read(self, slots: Slots) -> Float32:
+        """The weights float32[u] of slots[u]; 0 where there is none."""
+        out = np.empty(slots.size, np.float32)
+        for _ in range(_TRIES):
+            sequence = self._sequence[0]
+            if not sequence & 1:
+                bits = int(self._header["bits"][0])
+                if bits > self._arrays.bits:
+                    self._arrays = self._index(bits)
+                self._arrays.look_up(slots, out)
+                if self._sequence[0] == sequence:
+                    return out
+            sleep(_WAIT_S)
+        self._arrays.look_up(slots, out)  # who writes was stopped in between: what is there is good enough
+        return out
