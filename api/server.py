@@ -139,7 +139,9 @@ def serve(job: ServeJob) -> None:
 
 def _source_of(job: ServeJob) -> ModelSource:
     if job.store is not None:
-        return StoreSource(job.store)
+        is_alone = job.model is None and job.registry is None
+        published = None if is_alone else _source_of(job.model_copy(update={"store": None}))
+        return StoreSource(job.store, published)
     if job.registry is not None:
         others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
         return RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))

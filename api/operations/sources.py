@@ -127,18 +127,26 @@ class StoreSource:
 
     main, poll_s = "live", NEAR_S
 
-    def __init__(self, url: str) -> None:
-        """Raises StoreError when Redis cannot be reached."""
+    def __init__(self, url: str, published: ModelSource | None = None) -> None:
+        """`published`: what is served until a job is found. Live weights stay, whatever the job does."""
         from ctr.ps import JobBoard, parse_redis_url
 
-        self._url = parse_redis_url(url)
+        self._url, self._published = parse_redis_url(url), published
+        self._has_been_live = False
         self.name = str(self._url)
         self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
 
     def versions(self) -> Mapping[str, str]:
-        return {self.main: _version_of(self._job())}
+        try:
+            return {self.main: _version_of(self._job())}
+        except StoreError:
+            if self._published is None or self._has_been_live:
+                raise
+            return {self.main: self._published.versions()[self._published.main]}
 
     def load(self, version: str) -> Model:
+        if self._published is not None and not version.startswith(_LIVE):
+            return self._published.load(version)
         from ctr.lookup import LiveWeights
         from ctr.workers import JobDescription
 
@@ -152,6 +160,7 @@ class StoreSource:
         facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
         model = Model.of(spec, LinearModel.following(weights, spec.bits), facts)
         del model.manifest["nonzero_weights"]
+        self._has_been_live = True
         return replace(model, manifest={**model.manifest, "id": version})
 
     def available(self) -> list[dict[str, Any]]:
@@ -168,9 +177,12 @@ class StoreSource:
         return job
 
 
+_LIVE = "live-"
+
+
 def _version_of(job: Job) -> str:
     """A job that was resumed or started again is another."""
-    return f"live-{job.launch[:12]}"
+    return f"{_LIVE}{job.launch[:12]}"
 
 
 class RegistrySource:

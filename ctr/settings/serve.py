@@ -70,7 +70,7 @@ class ServeJob(Settings):
         str | None,
         Setting(
             "Serve what a job trains in Redis, as it is trained: `redis://host:port/0?model=NAME`, `rediss://`,"
-            " `redis+cluster://`.",
+            " `redis+cluster://`. With {model} or {registry} besides: those until a job is found.",
             metavar="URL",
         ),
     ] = None
@@ -223,17 +223,20 @@ class ServeJob(Settings):
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
-        if [self.model, self.registry, self.store].count(None) != 2:
+        given = [self.model, self.registry, self.store]
+        if given.count(None) == 3 or None not in (self.model, self.registry):
             raise SettingError(
                 f"give one: the folder of a model with {named('model')}, a registry with {named('registry')} "
-                f"or the store of a job with {named('store')}."
+                f"or the store of a job with {named('store')}; with a store also one of the others, to be "
+                "served until a job is found."
             )
         if self.max_age is not None and self.store is None:
             raise SettingError(f"{named('max_age')} is for weights that change: give {named('store')}.")
         for name in ("canary", "shadow"):
-            if self.registry is None and getattr(self, name):
+            if (self.registry is None or self.store is not None) and getattr(self, name):
                 raise SettingError(
-                    f"{named(name)} is a share for a version of a registry: give {named('registry')}."
+                    f"{named(name)} is a share for a version of a registry: give {named('registry')}, and no "
+                    f"{named('store')}."
                 )
         if self.limit_body_s >= self.drain_s:
             raise SettingError(

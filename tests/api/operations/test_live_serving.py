@@ -16,7 +16,7 @@ import pytest
 from ctr.errors import SettingError
 from ctr.features import FeatureSpec
 from ctr.learn import read_out
-from ctr.model import LinearModel, Model
+from ctr.model import LinearModel, Model, load_model
 from ctr.ps import JobBoard, parse_redis_url
 from ctr.settings import ServeJob
 from ctr.workers import JobDescription
@@ -134,6 +134,30 @@ def test_several_processes_serve_the_same_though_they_are_killed(streaming: Stre
         streaming.stop(process)
 
 
+def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) -> None:
+    streaming.append(5)
+    with streaming.training(additive=False) as process:
+        streaming.trained()
+        streaming.stop(process)
+    published = load_model(streaming.model)
+    words = ("--model", streaming.model, "--max-age", "2s")
+    away = serving("--store", "redis://127.0.0.1:1/0?model=away", *words)
+    with away as url, httpx.Client(base_url=url) as client:
+        assert predict(client) == (list(published.predict(ROWS)), published.id)
+        assert client.get("/readyz").status_code == 200
+    with serving("--store", streaming.store_url, *words) as url, httpx.Client(base_url=url) as client:
+        assert predict(client)[1] == published.id
+        with streaming.training("--warm-start", streaming.model, additive=False) as again:
+            eventually(lambda: predict(client)[1].startswith("live-"))
+            streaming.append(5)
+            streaming.trained()
+            expected = predicted_by_store(streaming.store_url)
+            eventually(lambda: predict(client)[0] == expected)
+            streaming.stop(again)
+        eventually(lambda: client.get("/readyz").status_code == 503)
+        assert predict(client)[0] == expected
+
+
 def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
     ended = cli("serve", "--store", f"{redis_url}?model=nothing", "--port", 0)
     assert ended.code == 1
@@ -142,6 +166,8 @@ def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
 
 def test_settings_that_do_not_go_together() -> None:
     with pytest.raises(SettingError, match="give one"):
-        ServeJob(store="redis://host", model=Path("model"))
+        ServeJob(registry="registry", model=Path("model"))
+    with pytest.raises(SettingError, match="and no"):
+        ServeJob(store="redis://host", registry="registry", canary=0.1)
     with pytest.raises(SettingError, match="weights that change"):
         ServeJob(model=Path("model"), max_age="30s")
