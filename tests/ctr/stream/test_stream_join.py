@@ -36,7 +36,8 @@ from ctr.stream.example_stream import _UNTRAINED
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
 from tests.ctr.stream.test_join import id_at, served
-from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
+from tests.ps.redis_servers import StartRedis, eventually, needs_faketime, needs_redis, timing_sensitive
+from tests.ps.stepped_clock import SteppedClock
 
 pytestmark = needs_redis
 
@@ -304,6 +305,39 @@ def test_a_joiner_waits_for_training(streams: Streams) -> None:
             out.trained(lane, _UNTRAINED)
         joined = streams.join(1200, settings)
         assert (joined.rows, joined.chunks, out.last()[0]) == (entries, entries, entries)
+
+
+@timing_sensitive
+@needs_faketime
+@pytest.mark.parametrize("step_s", [-3_600, 3_600])
+@pytest.mark.parametrize("late", LATE)
+def test_the_clock_of_redis_is_stepped(
+    start_redis: StartRedis, stepped_clock: SteppedClock, late: Literal["wait", "importance"], step_s: int
+) -> None:
+    """For a while, in which rows and clicks arrive: each counts once, with its click."""
+    with closing(Streams(start_redis(clock=stepped_clock).url)) as streams:
+        settings = replace(SETTINGS, late=late, window_s=3.0, grace_s=0.5)
+        impressions, clicks = open_writers(streams.events, kept_s=7_200)
+        ids = list[str]()
+        for step in (0, step_s, 0):
+            stepped_clock.step(step)
+            new = impressions.write_new([{"row": {"n": n}} for n in range(10)])
+            eventually(lambda last=new[-1]: last.encode() in last_entry(streams, IMPRESSIONS))
+            clicks.write([{"id": each, "time": now()} for each in new[::2]])
+            ids += new
+            join_stream(streams.events, streams.out, settings, follow=False)
+        for writer in (impressions, clicks):
+            writer.close()
+        stepped_clock.step(max(step_s, 0) + 10)
+        join_stream(streams.events, streams.out, settings, follow=False)
+        rows = Counter(row["click"] for row in streams.rows())
+    assert len(ids) == 30
+    assert rows == {1: 15, 0: 30 if late == "importance" else 15}
+
+
+def last_entry(streams: Streams, kind: str) -> bytes:
+    entries: Any = streams.client.xrevrange(streams.key(kind), count=1)
+    return bytes(entries[0][1][b"events"]) if entries else b""
 
 
 @timing_sensitive

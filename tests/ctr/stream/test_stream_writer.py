@@ -8,8 +8,9 @@ from time import monotonic, sleep
 import orjson
 import pytest
 
+from ctr.errors import StoreError
 from ctr.ps import parse_redis_url
-from ctr.stream import now, open_writers
+from ctr.stream import ExampleStream, now, open_writers
 from ctr.stream.event_log import CLICKS, IMPRESSIONS
 from ctr.stream.event_stream import START, EventReader
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
@@ -80,3 +81,26 @@ def test_nobody_waits_for_a_redis_that_is_away(start_redis: StartRedis) -> None:
     clicks.write([{"id": ids[0], "time": now()}])
     clicks.close()
     assert events_of(url)[CLICKS][-1] == ids[0]
+
+
+@timing_sensitive
+def test_a_redis_without_room_takes_everything_later(start_redis: StartRedis) -> None:
+    servers = start_redis(config={"maxmemory-policy": "noeviction"})
+    parsed, url = parse_redis_url(servers.url), f"{servers.url}?stream=full"
+    impressions, clicks = open_writers(url, kept_s=60)
+    with closing(ExampleStream(url)) as examples, parsed.client(parsed.hosts[0], 10.0) as client:
+        ids = impressions.write_new([{"row": {}}])
+        eventually(lambda: events_of(url)[IMPRESSIONS] == ids)
+        client.config_set("maxmemory", 1)
+        ids += impressions.write_new([{"row": {}}])
+        with pytest.raises(OSError, match=r"memory limit.*nothing was written"):
+            clicks.write([{"id": ids[0], "time": now()}])
+        with pytest.raises(StoreError, match=r"memory limit.*nothing was written"):
+            examples.append(0, [b"{}"], {})
+        client.config_set("maxmemory", 0)
+        sleep(1)  # clicks are not tried sooner
+        clicks.write([{"id": ids[0], "time": now()}])
+        assert examples.append(0, [b"{}"], {})
+        eventually(lambda: events_of(url) == {IMPRESSIONS: ids, CLICKS: ids[:1]})
+    impressions.close()
+    clicks.close()
