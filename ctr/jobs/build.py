@@ -213,7 +213,7 @@ def fit_files(
     if engine is None or learnt_of(spec) is not None:
         return fit(spec, files, choice)
     from ctr.engines import open_engine  # which brings the workers of training
-    from ctr.jobs.split_fit import fit_splits
+    from ctr.jobs.splits import fit_splits
 
     with closing(open_engine(engine, master)) as opened:
         return fit_splits(opened, spec, files, choice)
@@ -226,7 +226,7 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: E
     held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
     what = "hashing" if held_out is None else "hashing the hold-out"
     if engine is not None:
-        from ctr.jobs.split_build import upload_splits, write_splits
+        from ctr.jobs.splits import upload_splits, write_splits
 
         source.on_left_out = portion.row_note.leave_out
         if portion.remote is None:

@@ -12,8 +12,8 @@ import pytest
 from ctr.features.dataset import manifest_of
 from ctr.features.inputs import RemoteFolder
 from tests.ctr.datasets import rows_of_dataset
-from tests.ctr.jobs.test_split_windows import SPEC as WINDOWS
-from tests.ctr.jobs.test_split_windows import write_log as write_windowed_log
+from tests.ctr.jobs.splits.test_windows import SPEC as WINDOWS
+from tests.ctr.jobs.splits.test_windows import write_log as write_windowed_log
 from tests.features.inputs.s3_server import start_s3
 from tests.spark.clusters import (
     LOCAL,

@@ -18,8 +18,8 @@ from ctr.features.windows import (
     take_buckets,
     write_copy,
 )
-from ctr.jobs.attempts import LocalAttempts
-from ctr.jobs.splits import map_splits, map_tasks
+from ctr.jobs.splits.attempts import LocalAttempts
+from ctr.jobs.splits.tasks import map_splits, map_tasks
 
 if TYPE_CHECKING:
     from ctr.engines import Engine

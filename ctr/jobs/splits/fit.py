@@ -12,7 +12,7 @@ from ctr.features.inputs import InputFile
 from ctr.features.raw import FirstPass
 from ctr.features.readers import RawFiles, RowChoice
 from ctr.features.spec import learnt_of
-from ctr.jobs.splits import map_splits, splits_by_file
+from ctr.jobs.splits.tasks import map_splits, splits_by_file
 
 _MERGED_AT_ONCE = 16  # by one task
 

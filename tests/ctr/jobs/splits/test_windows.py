@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ctr.features.dataset import manifest_of
-from ctr.jobs import splits
+from ctr.jobs.splits import tasks
 from tests.command_line import Cli
 from tests.ctr.datasets import rows_of_dataset
 
@@ -46,8 +46,8 @@ def write_log(path: Path, rows: int, seed: int, begin: float) -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Path]]:
-    monkeypatch.setattr(splits, "_LEAST_BYTES", 5_000)
-    monkeypatch.setattr(splits, "_MOST_BYTES", 5_000)
+    monkeypatch.setattr(tasks, "_LEAST_BYTES", 5_000)
+    monkeypatch.setattr(tasks, "_MOST_BYTES", 5_000)
     spec, paths = tmp_path / "spec.yaml", [tmp_path / f"{day}.csv" for day in range(4)]
     spec.write_text(SPEC)
     for day, path in enumerate(paths):

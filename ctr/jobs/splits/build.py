@@ -21,9 +21,9 @@ from ctr.features.dataset import ATTEMPTS, DatasetDraft, Done
 from ctr.features.folder import MANIFEST
 from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
-from ctr.jobs.attempts import Attempts, LocalAttempts, RemoteAttempts
-from ctr.jobs.split_windows import LookedBack, look_back
-from ctr.jobs.splits import map_splits, splits_by_file
+from ctr.jobs.splits.attempts import Attempts, LocalAttempts, RemoteAttempts
+from ctr.jobs.splits.tasks import map_splits, splits_by_file
+from ctr.jobs.splits.windows import LookedBack, look_back
 
 if TYPE_CHECKING:
     from ctr.engines import Engine
