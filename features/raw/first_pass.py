@@ -185,7 +185,7 @@ def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None])
             for each in positions:
                 chosen[max(each.start - first, 0) : max(each.stop - first, 0)] = True
             if chosen.any():
-                yield SomeRowsPiece(piece, chosen, int(np.count_nonzero(chosen)))
+                yield SomeRowsPiece(piece, chosen)
             first += piece.rows
             if first >= end:
                 break

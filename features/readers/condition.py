@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
-from ctr.features.block import Block, Piece, Reader, require_wanted
+from ctr.features.block import Block
 from ctr.features.columns import Column, Columns
 from ctr.features.readers.condition_kernels import compare_texts
-from ctr.features.readers.wrapped import ChangedPiece, ReaderAround
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
 from ctr.features.text import Cells, RowStatus, expected_time, is_decimal
 
@@ -180,21 +179,3 @@ def _comparison(part: str, text: str) -> Comparison:
 
 def _unquoted(text: str) -> str:
     return text[1:-1] if re.fullmatch(_QUOTED, text) else text
-
-
-class ChosenReader(ReaderAround):
-    """Another reader's rows; those that are not chosen have the status `RowStatus.ELSEWHERE`."""
-
-    def __init__(self, path: object, reader: Reader, choice: RowChoice) -> None:
-        super().__init__(reader)
-        self._path, self._choice = path, choice
-
-    def require(self, columns: Sequence[str]) -> None:
-        self._reader.require(columns)
-        why = f"which the condition {self._choice.text!r} compares"
-        require_wanted(self._path, self._reader, self._choice.columns, why)
-
-    def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        needed = list(dict.fromkeys([*columns, *self._choice.columns]))
-        for piece in self._reader.pieces(needed):
-            yield ChangedPiece(piece, lambda block: self._choice.applied(block, needed, len(columns)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctr.errors import SpecError
 from ctr.features import lines, tables  # lazy: a reader is loaded with the first file of its format
 from ctr.features.inputs import InputFile
-from ctr.features.readers.wrapped import PartitionedReader, SomeRowsReader
+from ctr.features.readers.file_reader import FileReader
 from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
 
@@ -82,15 +82,9 @@ def open_reader(
     if choice is not None:
         choice = choice.with_times(spec)
     reader: Reader = of_file.open(path, spec, labels)
-    if values := path.partition_columns:
-        reader = PartitionedReader(reader, values)
-    if path.chosen_rows is not None:
-        reader = SomeRowsReader(path, path.chosen_rows, reader)
-    if choice is not None:
-        from ctr.features.readers.condition import ChosenReader
-
-        reader = ChosenReader(path, reader, choice)
-    return reader
+    if not path.partition_columns and path.chosen_rows is None and choice is None:
+        return reader
+    return FileReader(path, reader, choice)
 
 
 def format_of(path: InputFile) -> Format | None:

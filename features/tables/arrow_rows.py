@@ -62,7 +62,7 @@ class ArrowPiece:
     """Position of the first row there."""
     columns: Sequence[str]
     constants: bytes = b""
-    """To stand at the end of the buffer, for `PartitionedReader`."""
+    """To stand at the end of the buffer, for `FileReader`."""
     texts: Mapping[str, Texts] = field(default_factory=dict)
     """The cells of columns that are not in the batch."""
     dictionaries: Mapping[str, Texts] = field(default_factory=dict)

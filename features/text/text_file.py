@@ -71,7 +71,7 @@ class TextFile:
         self.keeps_empty = False
         self._filled = 0
         self._shared = False  # whether lines of the buffer were taken
-        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.wrapped`.
+        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.file_reader`.
         self._constants = np.frombuffer(b"".join(path.partition_columns.values()), np.uint8)
         self._allocate(read_bytes)
         self._raw = path.open()
