@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,50 +22,93 @@ _BETWEEN = np.uint8(0x1F)  # the elements of a list
 _SURE_DIGITS = np.uint64(18)  # a whole number of so many characters fits into 64 bits
 
 
+class JsonColumns(NamedTuple):
+    """The columns that cells are wanted of, then others whose values are read and dropped."""
+
+    names: NDArray[np.uint8]
+    """Their names as UTF-8, one after the other."""
+    bounds: NDArray[np.int32]
+    """int32[columns + 1]: where in `names` each begins."""
+    several: NDArray[np.bool_]
+    """bool[columns]: whether it takes lists."""
+    as_text: NDArray[np.bool_]
+    """bool[columns]: whether a field reads its numbers as text."""
+    strict: bool
+    """Whether all values are checked, and NaN, which JSON does not have, is refused."""
+    others: bool
+    """Whether there may be columns besides, whose values are dropped, too."""
+
+    @staticmethod
+    def of(
+        names: Sequence[str],
+        several: Sequence[bool],
+        as_text: Sequence[bool],
+        *,
+        strict: bool = False,
+        others: bool = True,
+    ) -> JsonColumns:
+        """The columns of these names."""
+        texts = [name.encode() for name in names]
+        return JsonColumns(
+            np.frombuffer(b"".join(texts), np.uint8),
+            np.cumsum([0, *map(len, texts)], dtype=np.int32),
+            np.array(several, np.bool_),
+            np.array(as_text, np.bool_),
+            strict,
+            others,
+        )
+
+
+class CellPlaces(NamedTuple):
+    """Where cells are, of at most as many rows as the arrays have."""
+
+    starts: NDArray[np.int32]
+    """int32[rows, wanted columns]."""
+    ends: NDArray[np.int32]
+    """int32[rows, wanted columns]."""
+    again: NDArray[np.bool_]
+    """bool[rows, wanted columns]: the cell is JSON whose text the caller must make."""
+
+
 @njit(nogil=True, cache=True, borrows=True)
 def scan_json(
     buffer: NDArray[np.uint8],
     begin: int,
     end: int,
     spare: int,
-    names: NDArray[np.uint8],
-    bounds: NDArray[np.int32],
-    several: NDArray[np.bool_],
-    exact: NDArray[np.bool_],
+    columns: JsonColumns,
     memo: NDArray[np.int32],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    again: NDArray[np.bool_],
+    cells: CellPlaces,
     status: NDArray[np.uint8],
-    column: NDArray[np.int32],
+    bad_column: NDArray[np.int32],
     lines: NDArray[np.int32],
 ) -> tuple[np.intp, np.intp, np.intp, np.intp]:
-    """Finds up to `starts.shape[0]` rows in `buffer[begin:end]`, which is whole lines; blank ones are none.
+    """Finds as many rows as `cells` has in `buffer[begin:end]`, which is whole lines; blank ones are none.
 
-    Column `j` is the member `names[bounds[j]:bounds[j + 1]]` of the objects; without it, the cell is empty.
-    Text that does not stand in the buffer as it is (escapes, lists, booleans) is written from `spare` on,
-    where there is room for `end - begin` bytes. Lists are for columns with `several`; between their elements
-    is the byte 0x1F. Where `exact`, numbers have one text, as `text_of_value` gives it: `again[i, j]` tells
-    of cells that are JSON whose text the caller must make. `memo` is scratch of any size, kept from call to
-    call, with -1 at first. A bad row has its `status`, and in `column` the byte of its line, or for `LIST`
-    and `NESTED` the column. `lines[:, i]` is where the line is, its end included. Returns the rows, where to
-    go on in text and spare, and how many cells are to be made.
+    Without a member of a column's name, the cell is empty. Text that does not stand in the buffer as it is
+    (escapes, lists, booleans) is written from `spare` on, where there is room for `end - begin` bytes.
+    Between the elements of a list is the byte 0x1F. Numbers that are read as text have one text, as
+    `text_of_value` gives it. `memo` is scratch of any size, kept from call to call, with -1 at first. A bad
+    row has its `status`, and in `bad_column` the byte of its line, or for `LIST` and `NESTED` the column.
+    `lines[:, i]` is where the line is, its end included. Returns the rows, where to go on in text and spare,
+    and how many cells the caller must make.
     """
     rows, flagged = 0, 0
     at, out = np.uint64(begin), np.uint64(spare)
-    while at < np.uint64(end) and rows < starts.shape[0]:
+    while at < np.uint64(end) and rows < status.size:
         start = at
         at = space(buffer, at)
         if buffer[at] != _NEWLINE:
-            starts[rows, :], ends[rows, :], again[rows, :] = 0, 0, False
-            bad, place, at, out = _row(
-                buffer, at, out, names, bounds, several, exact, memo, starts[rows], ends[rows], again[rows]
-            )
-            status[rows] = bad
-            column[rows] = place if bad != BAD_JSON else np.int64(at - start)
+            cells.starts[rows, :], cells.ends[rows, :], cells.again[rows, :] = 0, 0, False
+            bad, j, at, out, _ = scan_object(buffer, at, out, columns, memo, cells, rows)
             if bad == 0:
-                for j in range(again.shape[1]):
-                    flagged += again[rows, j]
+                at = space(buffer, at)
+                bad = 0 if buffer[at] == _NEWLINE else BAD_JSON
+            status[rows] = bad
+            bad_column[rows] = j if bad != BAD_JSON else np.int64(at - start)
+            if bad == 0:
+                for k in range(cells.again.shape[1]):
+                    flagged += cells.again[rows, k]
             while buffer[at] != _NEWLINE:
                 at += _U1
             lines[0, rows], lines[1, rows] = start, at + _U1
@@ -72,58 +118,85 @@ def scan_json(
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def _row(
+def scan_object(
     buffer: NDArray[np.uint8],
     at: np.uint64,
     out: np.uint64,
-    names: NDArray[np.uint8],
-    bounds: NDArray[np.int32],
-    several: NDArray[np.bool_],
-    exact: NDArray[np.bool_],
+    columns: JsonColumns,
     memo: NDArray[np.int32],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    again: NDArray[np.bool_],
-) -> tuple[int, int, np.uint64, np.uint64]:
-    """What is wrong with the object at `at`, or 0; in which column; that place, or its end; next spare."""
+    cells: CellPlaces,
+    row: int,
+) -> tuple[int, int, np.uint64, np.uint64, int]:
+    """Finds the cells of the object at `at`.
+
+    Returns what is wrong with it, or 0; in which column; that place, or its end; next spare; how many members
+    have the name of no column.
+    """
+    starts, ends, again = cells.starts[row], cells.ends[row], cells.again[row]
+    of_several, of_text, strict = columns.several, columns.as_text, columns.strict
+    unknown, member = 0, 0
     if buffer[at] != _OPEN:
-        return BAD_JSON, 0, at, out
+        return BAD_JSON, 0, at, out, 0
     at = space(buffer, at + _U1)
     if buffer[at] == _CLOSE:
-        at = space(buffer, at + _U1)
-        return (0 if buffer[at] == _NEWLINE else BAD_JSON), 0, at, out
-    member = 0
+        return 0, 0, at + _U1, out, 0
     while True:
-        if buffer[at] != _QUOTE:
-            return BAD_JSON, 0, at, out
-        j, close = foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
-        if j < 0:
-            close, escaped = string_end(buffer, at + _U1)
-            if buffer[close] != _QUOTE:
-                return BAD_JSON, 0, close, out
-            j = column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
-        at = space(buffer, close + _U1)
-        if buffer[at] != _COLON:
-            return BAD_JSON, 0, at, out
-        at = space(buffer, at + _U1)
-        if j < 0:
+        is_sound, j, at = scan_name(buffer, at, out, columns, memo, member)
+        if not is_sound:
+            return BAD_JSON, 0, at, out, 0
+        if j < 0 and not strict:
             after = skip(buffer, at)
             if after == at:
-                return BAD_JSON, 0, at, out
+                return BAD_JSON, 0, at, out, 0
             at = after
         else:
-            bad, at, start, stop, out, make = value(buffer, at, out, several[j], exact[j], False, False)
+            several, as_text = (of_several[j], of_text[j]) if j >= 0 else (True, False)
+            bad, at, start, stop, out, make = value(buffer, at, out, several, as_text, strict)
             if bad != 0:
-                return bad, j, at, out
-            starts[j], ends[j], again[j] = start, stop, make
+                return bad, j, at, out, 0
+            if 0 <= j < starts.size:
+                starts[j], ends[j], again[j] = start, stop, make
+            elif make:  # what is dropped must not be anything that a parser might refuse
+                return BAD_JSON, 0, at, out, 0
+        unknown += j < 0
         at = space(buffer, at)
         if buffer[at] == _CLOSE:
-            at = space(buffer, at + _U1)
-            return (0 if buffer[at] == _NEWLINE else BAD_JSON), 0, at, out
+            return 0, 0, at + _U1, out, unknown
         if buffer[at] != _COMMA:
-            return BAD_JSON, 0, at, out
+            return BAD_JSON, 0, at, out, 0
         at = space(buffer, at + _U1)
         member += 1
+
+
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
+def scan_name(
+    buffer: NDArray[np.uint8],
+    at: np.uint64,
+    out: np.uint64,
+    columns: JsonColumns,
+    memo: NDArray[np.int32],
+    member: int,
+) -> tuple[bool, int, np.uint64]:
+    """Whether there is a name at `at` that may be there; its column, -1 if it is none's; where its value is.
+
+    The next row may have its members in the same order: so `memo` has the column of each.
+    """
+    if buffer[at] != _QUOTE:
+        return False, -1, at
+    j, close = foretold(buffer, at + _U1, columns.names, columns.bounds, memo[member % memo.size])
+    if j < 0:
+        close, escaped = string_end(buffer, at + _U1)
+        if buffer[close] != _QUOTE:
+            return False, -1, close
+        j = _column_of(buffer, at + _U1, close, escaped, out, columns)
+        if j >= 0 and not escaped:  # so a name in `memo` has no quote and no newline
+            memo[member % memo.size] = j
+        if j < 0 and ((columns.strict and escaped) or not columns.others):
+            return False, -1, at
+    at = space(buffer, close + _U1)
+    if buffer[at] != _COLON:
+        return False, -1, at
+    return True, j, space(buffer, at + _U1)
 
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
@@ -141,76 +214,54 @@ def foretold(
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def column_of(
+def _column_of(
     buffer: NDArray[np.uint8],
     start: np.uint64,
     stop: np.uint64,
     escaped: bool,
     out: np.uint64,
-    names: NDArray[np.uint8],
-    bounds: NDArray[np.int32],
-    memo: NDArray[np.int32],
-    member: int,
+    columns: JsonColumns,
 ) -> int:
-    """The column with the name at `start`, or -1; the next row may have its members in the same order."""
+    """The column with the name `buffer[start:stop]`, or -1."""
     if escaped:
         is_sound, stop = unescape(buffer, start, stop, out)
         start = out
         if not is_sound:
             return -1
+    names, bounds = columns.names, columns.bounds
     for j in range(bounds.size - 1):
-        if _is_name(buffer, start, stop, names, bounds, j):
-            if not escaped:  # so a name in `memo` has no quote and no newline
-                memo[member % memo.size] = j
+        first, length = np.uint64(bounds[j]), np.uint64(bounds[j + 1] - bounds[j])
+        if stop - start != length:
+            continue
+        i = _U0
+        while i < length and buffer[start + i] == names[first + i]:
+            i += _U1
+        if i == length:
             return j
     return -1
 
 
-@njit(nogil=True, cache=True, borrows=True, forceinline=True)
-def _is_name(
-    buffer: NDArray[np.uint8],
-    start: np.uint64,
-    stop: np.uint64,
-    names: NDArray[np.uint8],
-    bounds: NDArray[np.int32],
-    j: int,
-) -> bool:
-    first, length = np.uint64(bounds[j]), np.uint64(bounds[j + 1] - bounds[j])
-    if stop - start != length:
-        return False
-    i = _U0
-    while i < length and buffer[start + i] == names[first + i]:
-        i += _U1
-    return bool(i == length)
-
-
 @njit(nogil=True, cache=True, borrows=True)
 def value(
-    buffer: NDArray[np.uint8],
-    at: np.uint64,
-    out: np.uint64,
-    several: bool,
-    exact: bool,
-    strict: bool,
-    whole: bool,
+    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, several: bool, as_text: bool, strict: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
     """What is wrong with a value, or 0; its end, or the place; its text; next spare; whether to make it.
 
-    `strict`: NaN, which JSON does not have, is refused, and numbers are to be made that might be kept as
-    float64 or, if `whole`, are fractions.
+    `several` and so on are as in `JsonColumns`. If `strict`, numbers are to be made that might be kept as
+    float64, and fractions that are read as text.
     """
     if buffer[at] != _LIST:
-        return _single(buffer, at, out, exact, strict, whole)
+        return _single(buffer, at, out, as_text or strict, strict, as_text)
     if not several:
         return LIST, at, out, out, out, False
-    return _list(buffer, at, out, strict, whole)
+    return _list(buffer, at, out, strict, as_text)
 
 
 @njit(nogil=True, cache=True, borrows=True)
 def _single(
     buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, exact: bool, strict: bool, whole: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """As `value`, of what is no list."""
+    """As `value`, of what is no list; `exact`: see `number`; `whole`: if strict, fractions are to be made."""
     byte = buffer[at]
     if byte == _QUOTE:
         close, escaped = string_end(buffer, at + _U1)

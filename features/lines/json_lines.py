@@ -12,40 +12,13 @@ from numpy.typing import NDArray
 
 from ctr.features.block import Block, Piece, TextRows, rows_per_block
 from ctr.features.inputs import InputFile
-from ctr.features.lines.json_kernels import scan_json
+from ctr.features.lines.json_kernels import CellPlaces, JsonColumns, scan_json
 from ctr.features.lines.line_reader import LineReader
 from ctr.features.spec import FeatureSpec, columns_of
 from ctr.features.text import READ_BYTES, Cells, Lines, RowStatus, text_of_json
 
 _NAMED_ROWS = 100
 _MEMO = 256
-
-
-@dataclass(frozen=True, slots=True)
-class JsonColumns:
-    """The requested columns."""
-
-    names: Sequence[str]
-    text: NDArray[np.uint8]
-    """The names as UTF-8, one after the other."""
-    bounds: NDArray[np.int32]
-    """int32[columns + 1]: where in `text` each begins."""
-    several: NDArray[np.bool_]
-    """bool[columns]: whether every field that reads it accepts lists."""
-    exact: NDArray[np.bool_]
-    """bool[columns]: whether a field reads its numbers as text."""
-
-    @staticmethod
-    def of(names: Sequence[str], spec: FeatureSpec) -> JsonColumns:
-        texts = [name.encode() for name in names]
-        readers = {name: [f for f in spec.all_fields if name in columns_of(f)] for name in names}
-        return JsonColumns(
-            names,
-            np.frombuffer(b"".join(texts), np.uint8),
-            np.cumsum([0, *map(len, texts)], dtype=np.int32),
-            several=np.array([name in spec.list_columns for name in names]),
-            exact=np.array([not all(f.numeric for f in readers[name]) for name in names]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +48,29 @@ class JsonPiece:
 
     lines: Lines
     rows: int
+    names: Sequence[str]
+    """Of the requested columns."""
     columns: JsonColumns
 
     def blocks(self) -> Iterator[Block]:
-        lines, wanted = self.lines, self.columns
-        begin, spare, width = lines.begin, lines.spare, len(wanted.names)
+        lines, begin, spare, width = self.lines, self.lines.begin, self.lines.spare, len(self.names)
         size = rows_per_block(width)
         memo = np.full(_MEMO, -1, np.int32)
-        starts, ends = np.empty((size, width), np.int32), np.empty((size, width), np.int32)
-        again = np.empty((size, width), np.bool_)
+        starts, ends = np.empty((2, size, width), np.int32)
+        places = CellPlaces(starts, ends, np.empty((size, width), np.bool_))
         while begin < lines.end:
             status, column = np.empty(size, np.uint8), np.empty(size, np.int32)
-            places = np.empty((2, size), np.int32)
+            bounds = np.empty((2, size), np.int32)
+            text = lines.buffer, begin, lines.end, spare
             rows, begin, spare, flagged = map(
-                int,
-                scan_json(
-                    lines.buffer, begin, lines.end, spare, wanted.text, wanted.bounds, wanted.several,
-                    wanted.exact, memo, starts, ends, again, status, column, places,
-                ),
-            )  # fmt: skip
+                int, scan_json(*text, self.columns, memo, places, status, column, bounds)
+            )
             if rows == 0:
                 return
             cells = Cells(lines.buffer, starts[:rows], ends[:rows])
             if flagged:
-                cells = _with_texts(cells, again[:rows], status, column)
-            origin = JsonRows(lines, places[0, :rows], places[1, :rows], wanted.names)
+                cells = _with_texts(cells, places.again[:rows], status, column)
+            origin = JsonRows(lines, bounds[0, :rows], bounds[1, :rows], self.names)
             yield Block(cells, status[:rows], column[:rows], origin)
 
 
@@ -107,20 +78,15 @@ def _with_texts(
     cells: Cells, again: NDArray[np.bool_], status: NDArray[np.uint8], column: NDArray[np.int32]
 ) -> Cells:
     """The cells, where those that are still JSON become text; `status` and `column` get bad ones."""
-    buffer, starts, ends = cells.buffer, cells.starts.copy(), cells.ends.copy()
-    texts, at = [buffer], buffer.size
-    for row, j in zip(*np.nonzero(again & (status[: len(cells), None] == 0)), strict=True):
-        text = text_of_json(
-            json.loads(buffer[starts[row, j] : ends[row, j]].tobytes().decode("utf-8", "replace"))
-        )
+    texts: dict[tuple[int, int], bytes] = {}
+    for row, j in np.argwhere(again & (status[: len(cells), None] == 0)).tolist():
+        content = cells.buffer[cells.starts[row, j] : cells.ends[row, j]].tobytes()
+        text = text_of_json(json.loads(content.decode("utf-8", "replace")))
         if text is None:
             status[row], column[row] = RowStatus.NOT_FINITE, j
-            continue
-        data = np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8)
-        texts.append(data)
-        starts[row, j], ends[row, j] = at, at + data.size
-        at += data.size
-    return Cells(np.concatenate(texts), starts, ends)
+        else:
+            texts[row, j] = text.encode("utf-8", "surrogateescape")
+    return cells.with_texts(texts)
 
 
 class JsonLinesReader(LineReader):
@@ -139,11 +105,14 @@ class JsonLinesReader(LineReader):
         """Does nothing: any row may have members that earlier rows lack."""
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
-        self._wanted = JsonColumns.of(columns, self._spec)
+        fields = [[f for f in self._spec.all_fields if name in columns_of(f)] for name in columns]
+        several = [name in self._spec.list_columns for name in columns]
+        as_text = [not all(field.numeric for field in of_column) for of_column in fields]
+        self._columns = JsonColumns.of(columns, several, as_text)
         return super().pieces(columns)
 
     def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> JsonPiece:
-        return JsonPiece(lines, rows, self._wanted)
+        return JsonPiece(lines, rows, columns, self._columns)
 
     def _first_names(self) -> Sequence[str]:
         there = self._file.lines

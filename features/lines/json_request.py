@@ -9,9 +9,11 @@ import numpy as np
 import orjson
 
 from ctr.errors import DataError
-from ctr.features.lines.json_request_kernels import CANDIDATES, ELSE, Fields, Found, copy_line, scan_request
+from ctr.features.lines.json_kernels import CellPlaces, JsonColumns
+from ctr.features.lines.json_request_kernels import CANDIDATES, ELSE, copy_line, scan_request
 from ctr.features.text import Cells, encode_value
 from ctr.features.transform import Transform
+from ctr.jit import pack
 
 _MEMO = 256
 _MOST_BYTES = 1 << 30  # whose places, and those of as much spare text behind, are int32
@@ -42,20 +44,11 @@ class JsonRequests:
 
     def __init__(self, transform: Transform, *, unknown: bool = False) -> None:
         """`unknown`: values of columns that neither the transform nor its spec knows are dropped."""
-        self._columns = transform.columns
+        self._names = transform.columns
         names = (*transform.columns, *sorted(transform.ignored.difference(transform.columns)))
-        texts = [name.encode() for name in names]
-        self._fields = Fields(
-            np.frombuffer(b"".join(texts), np.uint8),
-            np.cumsum([0, *map(len, texts)], dtype=np.int32),
-            several=np.array(
-                [name in transform.lists or name not in self._columns for name in names], np.bool_
-            ),
-            whole=np.array(
-                [name in self._columns and name not in transform.numbers for name in names], np.bool_
-            ),
-            others=unknown,
-        )
+        several = [name in transform.lists or name not in self._names for name in names]
+        as_text = [name in self._names and name not in transform.numbers for name in names]
+        self._columns = pack(JsonColumns.of(names, several, as_text, strict=True, others=unknown))
         self._numbers, self._lists = transform.numbers, transform.lists
         self._scratch = _Scratch(len(names))
 
@@ -75,43 +68,32 @@ class JsonRequests:
         # A row is an object, and columns have no more rows than commas between values. (Should the key stand
         # further behind, there may be too few places, and a parser is asked.)
         most = commas + 1 if b'"columns"' in body[:_KEY_WITHIN] else objects
-        places = min(rows, most) + 1
-        shape = places, len(self._columns)
-        found = Found(
-            np.empty(shape, np.int32),
-            np.empty(shape, np.int32),
-            np.empty(shape, np.bool_),
-            self._scratch.seen,
-        )
+        rows_and_context = min(rows, most) + 1
+        shape = rows_and_context, len(self._names)
+        places = CellPlaces(np.empty(shape, np.int32), np.empty(shape, np.int32), np.empty(shape, np.bool_))
+        memo, seen = self._scratch.memo, self._scratch.seen
         kind, count, unknown, flagged = map(
-            int, scan_request(buffer, size + 1, self._fields, self._scratch.memo, found)
+            int, scan_request(buffer, size + 1, self._columns, memo, seen, places)
         )
         first = int(kind == CANDIDATES)
         if kind == ELSE or count - first > rows:
             return None
-        cells = Cells(buffer, found.starts[first:count], found.ends[first:count])
+        cells = Cells(buffer, places.starts[first:count], places.ends[first:count])
         if flagged:
-            made = self._made(cells, found.again[first:count])
-            if made is None:
-                return None
-            cells = made
-        return RequestRows(cells, unknown)
-
-    def _made(self, cells: Cells, again: np.ndarray) -> Cells | None:
-        """The cells, where those that are still JSON become text; None if one has none."""
-        buffer, starts, ends = cells.buffer, cells.starts, cells.ends
-        texts, at = [buffer], buffer.size
-        for row, j in zip(*(places.tolist() for places in np.nonzero(again)), strict=True):
-            column = self._columns[j]
             try:
-                value = orjson.loads(buffer[starts[row, j] : ends[row, j]].data)
-                text = encode_value(value, row, column, column in self._numbers, self._lists)
+                cells = self._with_texts(cells, places.again[first:count])
             except (orjson.JSONDecodeError, DataError):
                 return None
-            texts.append(np.frombuffer(text, np.uint8))
-            starts[row, j], ends[row, j] = at, at + len(text)
-            at += len(text)
-        return Cells(np.concatenate(texts), starts, ends)
+        return RequestRows(cells, unknown)
+
+    def _with_texts(self, cells: Cells, again: np.ndarray) -> Cells:
+        """The cells, where those that are still JSON become text; raises if one has none."""
+        texts: dict[tuple[int, int], bytes] = {}
+        for row, j in np.argwhere(again).tolist():
+            column, content = self._names[j], cells.buffer[cells.starts[row, j] : cells.ends[row, j]]
+            value = orjson.loads(content.data)
+            texts[row, j] = encode_value(value, row, column, column in self._numbers, self._lists)
+        return cells.with_texts(texts)
 
 
 def _is_utf8(text: bytes) -> bool:

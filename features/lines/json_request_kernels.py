@@ -6,13 +6,18 @@ what JSON parsers take, and what they refuse may be sound: the caller asks such 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.lines.json_kernels import column_of, foretold, value
-from ctr.features.lines.json_value_kernels import space, string_end
+from ctr.features.lines.json_kernels import (
+    CellPlaces,
+    JsonColumns,
+    foretold,
+    scan_name,
+    scan_object,
+    value,
+)
+from ctr.features.lines.json_value_kernels import space
 from ctr.jit import njit
 
 ELSE, ROWS, COLUMNS, CANDIDATES = range(4)
@@ -25,34 +30,6 @@ _WHITE = np.array([9, 10, 13], np.uint8)
 _KEYS = np.frombuffer(b"rowscolumnscontextcandidates", np.uint8)
 _KEY_BOUNDS = np.array([0, 4, 11, 18, 28], np.int32)
 _ROWS, _COLUMNS, _CONTEXT, _CANDIDATES = range(4)
-
-
-class Fields(NamedTuple):
-    """The columns that cells are wanted of, then others whose values are read and dropped."""
-
-    names: NDArray[np.uint8]
-    """Their names as UTF-8, one after the other."""
-    bounds: NDArray[np.int32]
-    """int32[columns + 1]: where in `names` each begins."""
-    several: NDArray[np.bool_]
-    """bool[columns]: whether it takes lists."""
-    whole: NDArray[np.bool_]
-    """bool[columns]: whether numbers in it are whole, as they are categories."""
-    others: bool
-    """Whether there may be columns besides, whose values are dropped, too."""
-
-
-class Found(NamedTuple):
-    """Where cells are, of at most as many rows as the arrays have."""
-
-    starts: NDArray[np.int32]
-    """int32[rows, wanted columns]; -1 while there is no cell."""
-    ends: NDArray[np.int32]
-    """int32[rows, wanted columns]."""
-    again: NDArray[np.bool_]
-    """bool[rows, wanted columns]: the cell is JSON whose text the caller must make."""
-    seen: NDArray[np.bool_]
-    """bool[columns]: scratch."""
 
 
 @njit(nogil=True, cache=True, borrows=True)
@@ -101,14 +78,20 @@ def _blank_white_space(buffer: NDArray[np.uint8], end: int) -> bool:
 
 @njit(nogil=True, cache=True, borrows=True)
 def scan_request(
-    buffer: NDArray[np.uint8], spare: int, fields: Fields, memo: NDArray[np.int32], found: Found
+    buffer: NDArray[np.uint8],
+    spare: int,
+    columns: JsonColumns,
+    memo: NDArray[np.int32],
+    seen: NDArray[np.bool_],
+    cells: CellPlaces,
 ) -> tuple[int, int, int, int]:
     """Finds the cells of the document at the start of `buffer`, as `copy_line` writes it.
 
     Text that does not stand in the document as it is (escapes, lists, booleans) is written from `spare` on,
-    where there is room for as many bytes as the document has. `memo`: see `scan_json`. Returns what the
-    document has, how many rows, how many values of columns that `fields` does not have, and how many cells
-    are to be made. Of candidates, row 0 is the context, and each other row has its cells, too.
+    where there is room for as many bytes as the document has. `memo`: see `scan_json`; `seen` (bool[columns])
+    is scratch. Returns what the document has, how many rows, how many values of columns that `columns` does
+    not have, and how many cells the caller must make. Of candidates, row 0 is the context, and each other row
+    has its cells, too.
     """
     at, out, unknown = space(buffer, _U0), np.uint64(spare), 0
     if buffer[at] != _OPEN:
@@ -116,23 +99,22 @@ def scan_request(
     key, at = _key(buffer, at + _U1)
     rows, kind = 0, ELSE
     if key == _ROWS and buffer[at] == _LIST:
-        rows, at, out, unknown = _rows(buffer, at, out, fields, memo, found, 0)
+        rows, at, out, unknown = _rows(buffer, at, out, columns, memo, cells, 0)
         kind = ROWS
     elif key == _COLUMNS and buffer[at] == _OPEN:
-        rows, at, out, unknown = _columns(buffer, at, out, fields, memo, found)
+        rows, at, out, unknown = _columns(buffer, at, out, columns, memo, seen, cells)
         kind = COLUMNS
-    elif key == _CONTEXT and buffer[at] == _OPEN and found.starts.shape[0] > 0:
-        _clear(found, 0)
-        at, out, unknown = _object(buffer, at, out, fields, memo, found, 0)
-        if at != _U0:
+    elif key == _CONTEXT and buffer[at] == _OPEN and cells.starts.shape[0] > 0:
+        _clear(cells, 0)
+        bad, _, at, out, of_context = scan_object(buffer, at, out, columns, memo, cells, 0)
+        if bad == 0:
             at = space(buffer, at)
             if buffer[at] != _COMMA:
                 return ELSE, 0, 0, 0
             key, at = _key(buffer, at + _U1)
             if key != _CANDIDATES or buffer[at] != _LIST:
                 return ELSE, 0, 0, 0
-            of_context = unknown
-            rows, at, out, unknown = _rows(buffer, at, out, fields, memo, found, 1)
+            rows, at, out, unknown = _rows(buffer, at, out, columns, memo, cells, 1)
             unknown += of_context
             kind = CANDIDATES
     if at == _U0 or kind == ELSE:
@@ -142,28 +124,28 @@ def scan_request(
         return ELSE, 0, 0, 0
     if space(buffer, at + _U1) != np.uint64(spare) - _U1:
         return ELSE, 0, 0, 0
-    return kind, rows, unknown, _complete(found, rows, kind == CANDIDATES)
+    return kind, rows, unknown, _complete(cells, rows, kind == CANDIDATES)
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def _complete(found: Found, rows: int, of_context: bool) -> int:
+def _complete(cells: CellPlaces, rows: int, of_context: bool) -> int:
     """Gives candidates the cells of the context, others none, where they have none; how many to make."""
     flagged = 0
     for i in range(rows):
-        for j in range(found.starts.shape[1]):
-            if found.starts[i, j] < 0:
+        for j in range(cells.starts.shape[1]):
+            if cells.starts[i, j] < 0:
                 if of_context and i > 0:
-                    found.starts[i, j], found.ends[i, j] = found.starts[0, j], found.ends[0, j]
-                    found.again[i, j] = found.again[0, j]
+                    cells.starts[i, j], cells.ends[i, j] = cells.starts[0, j], cells.ends[0, j]
+                    cells.again[i, j] = cells.again[0, j]
                 else:
-                    found.starts[i, j], found.ends[i, j] = 0, 0
-            flagged += found.again[i, j]
+                    cells.starts[i, j], cells.ends[i, j] = 0, 0
+            flagged += cells.again[i, j]
     return flagged
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def _clear(found: Found, row: int) -> None:
-    found.starts[row, :], found.ends[row, :], found.again[row, :] = -1, 0, False
+def _clear(cells: CellPlaces, row: int) -> None:
+    cells.starts[row, :], cells.ends[row, :], cells.again[row, :] = -1, 0, False
 
 
 @njit(nogil=True, cache=True, borrows=True)
@@ -185,9 +167,9 @@ def _rows(
     buffer: NDArray[np.uint8],
     at: np.uint64,
     out: np.uint64,
-    fields: Fields,
+    columns: JsonColumns,
     memo: NDArray[np.int32],
-    found: Found,
+    cells: CellPlaces,
     rows: int,
 ) -> tuple[int, np.uint64, np.uint64, int]:
     """The list of objects at `at`, behind `rows` others: rows, its end (0: refused), spare, other values."""
@@ -196,11 +178,11 @@ def _rows(
     if buffer[at] == _LIST_END:
         return rows, at + _U1, out, unknown
     while True:
-        if buffer[at] != _OPEN or rows == found.starts.shape[0]:
+        if buffer[at] != _OPEN or rows == cells.starts.shape[0]:
             return rows, _U0, out, unknown
-        _clear(found, rows)
-        at, out, more = _object(buffer, at, out, fields, memo, found, rows)
-        if at == _U0:
+        _clear(cells, rows)
+        bad, _, at, out, more = scan_object(buffer, at, out, columns, memo, cells, rows)
+        if bad != 0:
             return rows, _U0, out, unknown
         unknown += more
         rows += 1
@@ -213,94 +195,26 @@ def _rows(
 
 
 @njit(nogil=True, cache=True, borrows=True)
-def _object(
-    buffer: NDArray[np.uint8],
-    at: np.uint64,
-    out: np.uint64,
-    fields: Fields,
-    memo: NDArray[np.int32],
-    found: Found,
-    row: int,
-) -> tuple[np.uint64, np.uint64, int]:
-    """The object at `at`: its end, or 0 if it is refused; next spare; values of other columns."""
-    starts, ends, again = found.starts[row], found.ends[row], found.again[row]
-    names, bounds, of_several, of_whole = fields.names, fields.bounds, fields.several, fields.whole
-    others, width = fields.others, starts.size
-    unknown, member = 0, 0
-    at = space(buffer, at + _U1)
-    if buffer[at] == _CLOSE:
-        return at + _U1, out, 0
-    while True:
-        j, at = _name(buffer, at, out, names, bounds, others, memo, member)
-        if at == _U0:
-            return _U0, out, 0
-        is_known = j >= 0
-        several, whole = (of_several[j], of_whole[j]) if is_known else (True, False)
-        bad, at, start, stop, out, make = value(buffer, at, out, several, True, True, whole)
-        # Of those that are dropped, none may be anything that a parser might refuse.
-        if bad != 0 or (make and not (is_known and j < width)):
-            return _U0, out, 0
-        unknown += not is_known
-        if is_known and j < width:
-            starts[j], ends[j], again[j] = start, stop, make
-        at = space(buffer, at)
-        if buffer[at] == _CLOSE:
-            return at + _U1, out, unknown
-        if buffer[at] != _COMMA:
-            return _U0, out, 0
-        at = space(buffer, at + _U1)
-        member += 1
-
-
-@njit(nogil=True, cache=True, borrows=True, forceinline=True)
-def _name(
-    buffer: NDArray[np.uint8],
-    at: np.uint64,
-    out: np.uint64,
-    names: NDArray[np.uint8],
-    bounds: NDArray[np.int32],
-    others: bool,
-    memo: NDArray[np.int32],
-    member: int,
-) -> tuple[int, np.uint64]:
-    """The column of the name at `at`, -1 if it has another name; where its value is, 0 if it is refused."""
-    if buffer[at] != _QUOTE:
-        return -1, _U0
-    j, close = foretold(buffer, at + _U1, names, bounds, memo[member % memo.size])
-    if j < 0:
-        close, escaped = string_end(buffer, at + _U1)
-        if buffer[close] != _QUOTE:
-            return -1, _U0
-        j = column_of(buffer, at + _U1, close, escaped, out, names, bounds, memo, member)
-        if j < 0 and (escaped or not others):
-            return -1, _U0
-    at = space(buffer, close + _U1)
-    if buffer[at] != _COLON:
-        return -1, _U0
-    return j, space(buffer, at + _U1)
-
-
-@njit(nogil=True, cache=True, borrows=True)
 def _columns(
     buffer: NDArray[np.uint8],
     at: np.uint64,
     out: np.uint64,
-    fields: Fields,
+    columns: JsonColumns,
     memo: NDArray[np.int32],
-    found: Found,
+    seen: NDArray[np.bool_],
+    cells: CellPlaces,
 ) -> tuple[int, np.uint64, np.uint64, int]:
     """The object of lists at `at`, all of one length: as `_rows`."""
     rows, unknown, member = -1, 0, 0
-    seen = found.seen
     seen[:] = False
     at = space(buffer, at + _U1)
     while True:
-        j, at = _name(buffer, at, out, fields.names, fields.bounds, fields.others, memo, member)
-        if at == _U0 or buffer[at] != _LIST or (j >= 0 and seen[j]):
+        is_sound, j, at = scan_name(buffer, at, out, columns, memo, member)
+        if not is_sound or buffer[at] != _LIST or (j >= 0 and seen[j]):
             return 0, _U0, out, 0
         if j >= 0:
             seen[j] = True
-        size, at, out = _column(buffer, at, out, fields, found, j)
+        size, at, out = _column(buffer, at, out, columns, cells, j)
         if at == _U0 or (rows >= 0 and size != rows):
             return 0, _U0, out, 0
         rows = size
@@ -312,27 +226,27 @@ def _columns(
             return 0, _U0, out, 0
         at = space(buffer, at + _U1)
         member += 1
-    for j in range(found.starts.shape[1]):
+    for j in range(cells.starts.shape[1]):
         if not seen[j]:
-            found.starts[:rows, j], found.ends[:rows, j], found.again[:rows, j] = 0, 0, False
+            cells.starts[:rows, j], cells.ends[:rows, j], cells.again[:rows, j] = 0, 0, False
     return rows, at + _U1, out, unknown
 
 
 @njit(nogil=True, cache=True, borrows=True)
 def _column(
-    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, fields: Fields, found: Found, j: int
+    buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, columns: JsonColumns, cells: CellPlaces, j: int
 ) -> tuple[int, np.uint64, np.uint64]:
     """The values of a column, listed at `at`: how many; the list's end, or 0 if it is refused; next spare."""
-    starts, ends, again = found.starts, found.ends, found.again
+    starts, ends, again = cells.starts, cells.ends, cells.again
     rows, wanted = 0, j >= 0 and j < starts.shape[1]
-    several, whole = (fields.several[j], fields.whole[j]) if j >= 0 else (True, False)
+    several, as_text = (columns.several[j], columns.as_text[j]) if j >= 0 else (True, False)
     at = space(buffer, at + _U1)
     if buffer[at] == _LIST_END:
         return 0, at + _U1, out
     while True:
         if rows == starts.shape[0]:
             return 0, _U0, out
-        bad, at, start, stop, out, make = value(buffer, at, out, several, True, True, whole)
+        bad, at, start, stop, out, make = value(buffer, at, out, several, as_text, True)
         if bad != 0 or (make and not wanted):
             return 0, _U0, out
         if wanted:

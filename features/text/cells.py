@@ -38,6 +38,14 @@ class Cells:
         """The same cells, with copies of their places."""
         return Cells(self.buffer, self.starts.copy(), self.ends.copy())
 
+    def with_texts(self, texts: Mapping[tuple[int, int], bytes]) -> Cells:
+        """The same cells, but for these texts, by row and column."""
+        starts, ends, end = self.starts.copy(), self.ends.copy(), self.buffer.size
+        for place, text in texts.items():
+            starts[place], ends[place] = end, end + len(text)
+            end += len(text)
+        return Cells(np.append(self.buffer, np.frombuffer(b"".join(texts.values()), np.uint8)), starts, ends)
+
     def text(self, row: int, column: int) -> str:
         """One cell for a message, as `shown` makes it."""
         return shown(self.buffer[self.starts[row, column] : self.ends[row, column]])

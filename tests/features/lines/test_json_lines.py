@@ -7,7 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,7 @@ from ctr.errors import DataError
 from ctr.features import BadRowPolicy
 from ctr.features.block import blocks_of
 from ctr.features.inputs import LocalFile
-from ctr.features.lines import json_lines
+from ctr.features.lines.json_kernels import JsonColumns
 from ctr.features.lines.json_lines import JsonLinesReader, JsonPiece
 from ctr.features.lines.line_kernels import NO_COMMENT, count_rows
 from ctr.features.raw import RawSource
@@ -30,15 +29,8 @@ pytestmark = pytest.mark.kernel
 COLUMNS = ("y", "num", "é", "list")
 
 
-def columns_of(names: tuple[str, ...], several: tuple[str, ...] = ("list",)) -> json_lines.JsonColumns:
-    texts = [name.encode() for name in names]
-    return json_lines.JsonColumns(
-        names,
-        np.frombuffer(b"".join(texts), np.uint8),
-        np.cumsum([0, *map(len, texts)], dtype=np.int32),
-        np.array([name in several for name in names]),
-        np.ones(len(names), np.bool_),
-    )
+def columns_of(names: tuple[str, ...], several: tuple[str, ...] = ("list",)) -> JsonColumns:
+    return JsonColumns.of(names, [name in several for name in names], [True] * len(names))
 
 
 def split(path: Path, data: bytes, read_bytes: int = 1 << 20) -> list[list[str] | None]:
@@ -49,7 +41,7 @@ def split(path: Path, data: bytes, read_bytes: int = 1 << 20) -> list[list[str] 
         while file.begin < file.end or file.fill():
             lines = file.take(file.end)
             before = len(found)
-            for block in JsonPiece(lines, 1, columns_of(COLUMNS)).blocks():
+            for block in JsonPiece(lines, 1, COLUMNS, columns_of(COLUMNS)).blocks():
                 cells = block.cells
                 for row in range(len(cells)):
                     texts = [
