@@ -10,7 +10,7 @@ from weakref import proxy
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.features.text import Cells, Times, hash_columns, parse_columns, shown, times_of
+from ctr.features.text import Cells, TextColumn, Times, hash_columns, parse_columns, shown, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
 """What a field has learnt, by the names in its `learns`."""
@@ -74,45 +74,42 @@ class Column:
         status: NDArray[np.uint8],
         beside: Mapping[str, Column] | None = None,
     ) -> None:
-        """As the attributes of these names; `starts` and `ends` may have gaps between their elements."""
-        self.buffer = buffer
-        self._starts, self._ends = starts, ends
+        """As `TextColumn`; `starts` and `ends` may have gaps between their elements."""
+        self._buffer, self._starts, self._ends = buffer, starts, ends
         self.status = status
-        """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+        """uint8[rows]: rows where it is not 0 have no value."""
         self.beside = beside
         """The same rows of the other columns, by name, where they are known: a proxy of `Columns`."""
 
     @staticmethod
-    def repeated(text: str, rows: int) -> Column:
-        """This text in so many rows."""
-        buffer = np.frombuffer(text.encode(), np.uint8)
-        ends = np.full(rows, buffer.size, np.int32)
-        return Column(buffer, np.zeros(rows, np.int32), ends, np.zeros(rows, np.uint8))
+    def of(*texts: str) -> Column:
+        """These texts, one a row."""
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        lengths = np.array([len(text) for text in encoded], np.int32)
+        ends = np.cumsum(lengths, dtype=np.int32)
+        buffer = np.frombuffer(b"".join(encoded), np.uint8)
+        return Column(buffer, ends - lengths, ends, np.zeros(ends.size, np.uint8))
 
     def __len__(self) -> int:
         return self.status.size
 
     @cached_property
-    def starts(self) -> NDArray[np.int32]:
-        """int32[rows]: where in `buffer` each text begins."""
-        return np.ascontiguousarray(self._starts)
-
-    @cached_property
-    def ends(self) -> NDArray[np.int32]:
-        """int32[rows]: where it ends."""
-        return np.ascontiguousarray(self._ends)
+    def text(self) -> TextColumn:
+        """For kernels."""
+        starts, ends = np.ascontiguousarray(self._starts), np.ascontiguousarray(self._ends)
+        return TextColumn(self._buffer, starts, ends, self.status)
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
         """int32[rows]: of the texts; 0 where there is no value."""
-        lengths = self.ends - self.starts
+        lengths = self.text.ends - self.text.starts
         if self.status.any():
             lengths[self.status != 0] = 0
         return lengths
 
-    def text(self, row: int) -> str:
+    def shown(self, row: int) -> str:
         """A value for a message."""
-        return shown(self.buffer[self.starts[row] : self.ends[row]])
+        return shown(self._buffer[self._starts[row] : self._ends[row]])
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -130,12 +127,12 @@ class Column:
 
     @property
     def _cells(self) -> Cells:
-        return Cells(self.buffer, self.starts.reshape(-1, 1), self.ends.reshape(-1, 1))
+        return Cells(self._buffer, self.text.starts.reshape(-1, 1), self.text.ends.reshape(-1, 1))
 
     def times(self, time_format: str | None) -> Times:
         """The values as times of this format; see `times_of`."""
         if time_format not in self._times:
-            self._times[time_format] = times_of(self.buffer, self.starts, self.ends, self.status, time_format)
+            self._times[time_format] = times_of(self.text, time_format)
         return self._times[time_format]
 
     @cached_property

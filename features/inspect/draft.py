@@ -164,10 +164,8 @@ def _useless(column: _Column, rows: int) -> str:
 
 def _time_formats(column: _Column) -> list[str | None]:
     """The formats in which nearly all texts are times, in the order of `_TIME_FORMATS`."""
-    ends = np.cumsum([len(text.encode()) for text in column.values], dtype=np.int32)
-    cells = np.frombuffer("".join(column.values).encode(), np.uint8), np.append(np.int32(0), ends[:-1]), ends
-    texts = Column(*cells, np.zeros(ends.size, np.uint8))
-    return [each for each in _TIME_FORMATS if texts.times(each).present.sum() >= _NEARLY_ALL * ends.size]
+    texts = Column.of(*column.values)
+    return [each for each in _TIME_FORMATS if texts.times(each).present.sum() >= _NEARLY_ALL * len(texts)]
 
 
 def _fields_of(column: _Column) -> list[dict[str, Any]]:

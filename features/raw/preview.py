@@ -194,9 +194,9 @@ def _cells_with_each(characters: str, column: Column) -> list[int]:
     there = column.lengths > 0
     if not there.any():
         return [0] * len(characters)
-    starts, ends = column.starts[there], column.ends[there]
+    starts, ends = column.text.starts[there], column.text.ends[there]
     begin = int(starts.min())
-    part = column.buffer[begin : int(ends.max())]
+    part = column.text.buffer[begin : int(ends.max())]
     before = np.zeros(part.size + 1, np.int32)
     counts = []
     for character in characters:

@@ -165,7 +165,7 @@ def _texts_of(field: InputField, learnt: Mapping[str, NDArray[Any]]) -> Callable
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
     """The number of its bucket, or else the value itself."""
-    value = STEPS[field.step].make(field, Column.repeated(text, 1), 0, learnt)
+    value = STEPS[field.step].make(field, Column.of(text), 0, learnt)
     return [str(value.buckets.view(np.int64)[0])] if isinstance(value, Buckets) else [text]
 
 

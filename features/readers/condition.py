@@ -68,9 +68,9 @@ class Comparison:
             return np.asarray(compared & typed.present & (typed.problem == 0), np.bool_)
         order = np.zeros(len(column), np.int8)
         value = np.frombuffer(self.value.encode(), np.uint8)
-        compare_texts(column.buffer, column.starts, column.ends, column.status, value, order)
+        compare_texts(column.text, value, order)
         holds: NDArray[np.bool_] = _OPERATORS[self.sign](order, 0)
-        return np.asarray(holds & (column.status == 0) & (column.ends > column.starts), np.bool_)
+        return np.asarray(holds & (column.lengths > 0), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class RowChoice:
         return replace(self, alternatives=[[*map(typed, terms)] for terms in self.alternatives])
 
     def _time(self, comparison: Comparison, time_format: str | None) -> Time:
-        value = Column.repeated(comparison.value, 1)
+        value = Column.of(comparison.value)
         for written_as in (None, time_format):
             times = value.times(written_as)
             if times.present[0]:

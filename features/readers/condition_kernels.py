@@ -5,24 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.jit import njit
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 
 
 @njit(nogil=True, cache=True)
-def compare_texts(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    value: NDArray[np.uint8],
-    order: NDArray[np.int8],
-) -> None:
-    """`order[i]` is -1, 0 or 1 as the cell `buffer[starts[i]:ends[i]]` is before, at or behind `value`.
-
-    Cells are compared byte by byte; those of rows with a `status` are not looked at.
-    """
+def compare_texts(column: TextColumn, value: NDArray[np.uint8], order: NDArray[np.int8]) -> None:
+    """`order[i]` is -1, 0 or 1 as the text of row `i` is before, at or behind `value`, byte by byte."""
+    buffer, starts, ends, status = column
     for i in range(starts.size):
         if status[i] != 0:
             continue

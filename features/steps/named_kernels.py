@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.hashing import xxh64
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.row_status import RowStatus
@@ -18,22 +19,20 @@ _SPACE, _TAB, _RETURN, _COLON, _BAR = (np.uint8(ord(c)) for c in " \t\r:|")
 
 @njit(nogil=True, cache=True)
 def hash_named(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
+    column: TextColumn,
     seed: np.uint64,
     bounds: NDArray[np.int64],
     hashes: NDArray[np.uint64],
     values: NDArray[np.float32],
     problem: NDArray[np.uint8],
 ) -> None:
-    """Writes the features of cell `i`, `buffer[starts[i]:ends[i]]`, to `bounds[i]..bounds[i + 1]`.
+    """Writes the features of cell `i` of a column to `bounds[i]..bounds[i + 1]`.
 
     A feature has the hash of its name, seeded with the hash of its namespace; a bar before a space has the
     empty one. Values of 0 are left out. A cell with a value that is no number has no features; `problem[i]`
-    tells. Cells of rows whose `status` is not 0 are not looked at.
+    tells.
     """
+    buffer, starts, ends, status = column
     n = _U0
     bounds[0] = 0
     for i in range(starts.size):

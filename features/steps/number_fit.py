@@ -110,7 +110,7 @@ def _taken(field: NumberField, column: Column, stop: int | None = None) -> NDArr
         return found
     numbers = column.numbers
     missing = np.count_nonzero((column.status == 0) & (numbers.problem == 0) & ~numbers.present)
-    constant = _present_after(field, Column.repeated(field.constant, 1), stop)
+    constant = _present_after(field, Column.of(field.constant), stop)
     return np.concatenate([found, np.repeat(constant, missing)])
 
 

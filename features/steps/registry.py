@@ -113,7 +113,7 @@ def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, 
         np.empty(most, np.float32),
         np.zeros(rows, np.uint8),
     )
-    hash_features(column.buffer, column.starts, column.ends, column.status, np.uint64(seed), *tokens[:4])
+    hash_features(column.text, np.uint64(seed), *tokens[:4])
     return tokens
 
 

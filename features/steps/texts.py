@@ -17,7 +17,7 @@ _LARGEST_LOG = math.log(sys.float_info.max)
 
 def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[str]:
     """From where to where the bucket of a number goes, after the field's steps."""
-    values, present, _ = Column.repeated(text, 1).numbers
+    values, present, _ = Column.of(text).numbers
     if not present[0]:
         return []
     bucket = int(buckets_of(field, values, present, learnt)[0])
@@ -46,9 +46,9 @@ def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[s
 
 def texts_of_times(field: TimeField, text: str, learnt: Arrays, since: str = "") -> Sequence[str]:
     """The hour, the day or the age, which may be that since the time of another column."""
-    column = Column.repeated(text, 1)
+    column = Column.of(text)
     if field.since_column is not None:
-        column.beside = {field.since_column: Column.repeated(since, 1)}
+        column.beside = {field.since_column: Column.of(since)}
     words, present, _ = buckets_of_times(field, column, 0, learnt)
     if not present[0]:
         return []

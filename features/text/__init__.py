@@ -11,7 +11,7 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.text.cells import CodedCells, CodedColumns, Texts
-    from ctr.features.text.column_kernels import TILE, hash_columns, parse_columns
+    from ctr.features.text.column_kernels import TILE, TextColumn, hash_columns, parse_columns
     from ctr.features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET, is_compressed
     from ctr.features.text.hashing import hash_bytes
     from ctr.features.text.number_kernels import LOG_CELLS, log_cells

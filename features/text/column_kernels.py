@@ -22,6 +22,18 @@ _U0, _U8, _U9 = (np.uint64(k) for k in (0, 8, 9))
 _MINUS = np.uint8(ord("-"))
 
 
+class TextColumn(NamedTuple):
+    """The text of a column: in row `i`, `buffer[starts[i]:ends[i]]`."""
+
+    buffer: NDArray[np.uint8]
+    starts: NDArray[np.int32]
+    """int32[rows]."""
+    ends: NDArray[np.int32]
+    """int32[rows]."""
+    status: NDArray[np.uint8]
+    """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+
+
 class TileCells(NamedTuple):
     """The cells of up to TILE rows."""
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.number_kernels import GARBAGE, MISSING, NUMBER, parse_number, stripped
 from ctr.features.text.row_status import RowStatus
 from ctr.jit import njit
@@ -32,10 +33,7 @@ _NONE = np.int64(-1)
 
 @njit(nogil=True, cache=True)
 def parse_times(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
+    column: TextColumn,
     kind: int,
     unit: float,
     program: NDArray[np.uint8],
@@ -43,14 +41,14 @@ def parse_times(
     present: NDArray[np.bool_],
     problem: NDArray[np.uint8],
 ) -> None:
-    """Writes the time in each `buffer[starts[i]:ends[i]]`, whether there is one, BAD_TIME for garbage.
+    """Writes the time in each row of a column, whether there is one, BAD_TIME for garbage.
 
     Times are microseconds since 1970 in UTC, and what tells no offset is taken to be UTC; finer fractions are
     cut off. Empty text, `nan` and `nat` in any case are missing; spaces and tabs around a time are no part of
     it. ISO: ISO 8601; NUMERIC: a number of `unit` microseconds each; WRITTEN: by `program` (uint8[k, 3]): of
     each part what it is, its byte or the letter of its directive, and its place among those of `_clear`.
-    Rows whose status is not 0 are left as they are.
     """
+    buffer, starts, ends, status = column
     fields = np.zeros(8, np.int64)
     for i in range(starts.size):
         if status[i] != 0:

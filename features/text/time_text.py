@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import UNIX, UNIX_MS, is_number, parts_of
 from ctr.features.text import time_kernels as kernels
+from ctr.features.text.column_kernels import TextColumn
 
 _UNITS = {UNIX: 1e6, UNIX_MS: 1e3}  # microseconds
 _PLACES = {"Y": 0, "y": 0, "m": 1, "b": 1, "d": 2, "H": 3, "M": 4, "S": 5, "f": 6, "z": 7}
@@ -31,20 +32,14 @@ class Times(NamedTuple):
     """uint8[rows]: `RowStatus.TIME` where the text is neither a time nor missing, else 0."""
 
 
-def times_of(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    time_format: str | None,
-) -> Times:
-    """The times in `buffer[starts[i]:ends[i]]`; rows whose status is not 0 have none.
+def times_of(column: TextColumn, time_format: str | None) -> Times:
+    """The times in a column.
 
     `time_format`: None for ISO 8601, `unix` or `unix_ms`, or directives (see `parts_of`, which must take it).
     """
-    rows = starts.size
+    rows = column.starts.size
     times = Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
-    kernels.parse_times(buffer, starts, ends, status, *_program(time_format), *times)
+    kernels.parse_times(column, *_program(time_format), *times)
     return times
 
 

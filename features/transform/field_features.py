@@ -62,7 +62,7 @@ class FieldFeatures:
         if field.constant is None:
             hashes = [hash_bytes(b"", self.seed)] if field.missing == "feature" else []
             return np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
-        found = self.make(Column.repeated(field.constant, 1))
+        found = self.make(Column.of(field.constant))
         if isinstance(found, TokenCounts):
             is_there = bool(found.bounds[1] > 0 if found.missing is None else not found.missing[0])
             features = found.hashes[: found.bounds[1]], found.values[: found.bounds[1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.hashing import xxh64
 from ctr.features.text.number_kernels import MISSING, NUMBER, log_bucket, log_bucket_of_whole, parse_number
 from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
@@ -26,17 +27,12 @@ UNKNOWN = np.int8(-1)
 
 
 @njit(nogil=True, cache=True)
-def hash_key_part(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    keys: NDArray[np.uint64],
-) -> None:
+def hash_key_part(column: TextColumn, keys: NDArray[np.uint64]) -> None:
     """Replaces each of `keys` (uint64[n]) by the hash of a cell seeded with it; NO_KEY where one is missing.
 
-    Texts that are one category are one key. Rows whose status is not 0 are left as they are.
+    Texts that are one category are one key. Rows without a value are left as they are.
     """
+    buffer, starts, ends, status = column
     for i in range(keys.size):
         if status[i] != 0 or keys[i] == NO_KEY:
             continue
@@ -51,14 +47,9 @@ def hash_key_part(
 
 
 @njit(nogil=True, cache=True)
-def read_clicks(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
-    clicks: NDArray[np.int8],
-) -> None:
+def read_clicks(column: TextColumn, clicks: NDArray[np.int8]) -> None:
     """Writes 1 for a label of 1, 0 for 0, -1 and a missing one, and UNKNOWN for what is none (int8[n])."""
+    buffer, starts, ends, status = column
     for i in range(clicks.size):
         clicks[i] = UNKNOWN
         if status[i] == 0:

@@ -56,8 +56,7 @@ def rows_of_windows(
         keys, times = _keys(read, window, seed_of(window.name, spec)), _times(read, window)
         clicks = np.zeros(keys.size, np.int8)
         if label in columns:
-            column = read[label]
-            read_clicks(column.buffer, column.starts, column.ends, column.status, clicks)
+            read_clicks(read[label].text, clicks)
         yield WindowRows(keys, times, clicks)
 
 
@@ -153,7 +152,7 @@ class Windows:
         ):
             if bad.any():
                 row = int(np.flatnonzero(bad)[0])
-                raise DataError(f"rows[{row}].{window.time}: {read[window.time].text(row)!r} {problem}.")
+                raise DataError(f"rows[{row}].{window.time}: {read[window.time].shown(row)!r} {problem}.")
 
     def add_clicks(self, cells: Cells, columns: Sequence[str]) -> int:
         """Adds clicks to rows that were added without; returns how many of them have a known key."""
@@ -201,10 +200,9 @@ class Windows:
 
 def _keys(read: Columns, window: Window, seed: int) -> NDArray[np.uint64]:
     """uint64[rows]; NO_KEY where a part of it is missing."""
-    columns = [read[name] for name in window.key]
-    keys = np.full(len(columns[0]), max(seed, 1), np.uint64)
-    for column in columns:
-        hash_key_part(column.buffer, column.starts, column.ends, column.status, keys)
+    keys = np.full(len(read[window.time]), max(seed, 1), np.uint64)
+    for name in window.key:
+        hash_key_part(read[name].text, keys)
     return keys
 
 

@@ -125,7 +125,7 @@ class KnownValues:
         hashes, present, without = _features_of(self._field, column, self._vocabulary)
         if self._field.constant is not None:
             missing = np.count_nonzero(without & (column.status == 0))
-            constant = Column.repeated(self._field.constant, 1)
+            constant = Column.of(self._field.constant)
             more, are_there, _ = _features_of(self._field, constant, self._vocabulary)
             hashes = np.concatenate([hashes, np.repeat(more, missing)])
             present = np.concatenate([present, np.repeat(are_there, missing)])

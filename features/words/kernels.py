@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.hashing import xxh64
 from ctr.features.text.number_kernels import NUMBER, parse_number, stripped
 from ctr.features.text.spelling_kernels import AS_IT_IS, FALSE, NO_VALUE, TRUE, may_be_respelt, spelling
@@ -43,19 +44,14 @@ class Rule(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def hash_values(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
+    column: TextColumn,
     rule: Rule,
     scratch: NDArray[np.uint8],
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """The feature of each cell `buffer[starts[i]:ends[i]]`; `scratch` has room for the longest one.
-
-    Cells of rows whose `status` is not 0 are not looked at.
-    """
+    """The feature of each cell of a column; `scratch` has room for the longest one."""
+    buffer, starts, ends, status = column
     for i in range(starts.size):
         start, end = np.uint64(starts[i]), np.uint64(ends[i])
         present[i] = False
@@ -65,10 +61,7 @@ def hash_values(
 
 @njit(nogil=True, cache=True)
 def hash_lists(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
+    column: TextColumn,
     delimiter: np.uint8,
     counts: bool,
     rule: Rule,
@@ -81,6 +74,7 @@ def hash_lists(
     With `counts`, an element may end in a colon and its value. Those of cell `i` are
     `bounds[i]..bounds[i + 1] - 1`. The rest is as in `hash_values`.
     """
+    buffer, starts, ends, status = column
     n = 0
     bounds[0] = 0
     for i in range(starts.size):

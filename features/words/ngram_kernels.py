@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.hashing import xxh64
 from ctr.features.words.kernels import UNIT_SEPARATOR, Rule, choose
 from ctr.features.words.letter_kernels import decode, encode, is_in_words, lower_of
@@ -22,10 +23,7 @@ _CONTINUED, _CONTINUES = np.uint8(0xC0), np.uint8(0x80)
 
 @njit(nogil=True, cache=True)
 def hash_texts(
-    buffer: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    status: NDArray[np.uint8],
+    column: TextColumn,
     word_sizes: NDArray[np.int64],
     char_sizes: NDArray[np.int64],
     char_seeds: tuple[np.uint64, np.uint64],
@@ -40,6 +38,7 @@ def hash_texts(
     `char_seeds` are those of n-grams of characters in place of the rule's, and of 0. `scratch` (uint8) and
     `spaces` (int64) have room for 2 more than the longest cell. The rest as in `hash_lists`.
     """
+    buffer, starts, ends, status = column
     n = 0
     bounds[0] = 0
     for i in range(starts.size):

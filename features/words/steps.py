@@ -27,17 +27,16 @@ def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> Hash
     rule = _rule(field, seed, learnt)
     if not field.is_plain:
         rows = len(column)
-        found = HashedTokens(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
+        tokens = HashedTokens(np.empty(rows, np.uint64), np.empty(rows, np.bool_), np.zeros(rows, np.uint8))
         scratch = np.empty(_longest(column) + 1, np.uint8)
-        places = column.buffer, column.starts, column.ends, column.status
-        hash_values(*places, rule, scratch, found.hashes, found.present)
-        return found
+        hash_values(column.text, rule, scratch, tokens.hashes, tokens.present)
+        return tokens
     plain = column.hashes(seed)
     if not rule.chosen:
         return plain
-    found = HashedTokens(plain.hashes.copy(), plain.present.copy(), plain.problem)
-    choose_all(found.hashes, column.plain.hashes, found.present, rule)
-    return found
+    tokens = HashedTokens(plain.hashes.copy(), plain.present.copy(), plain.problem)
+    choose_all(tokens.hashes, column.plain.hashes, tokens.present, rule)
+    return tokens
 
 
 def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
@@ -46,9 +45,8 @@ def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Tok
     bounds = np.empty(rows + 1, np.int64)
     features = _room(_total(column) // 2 + rows, longest // 2 + 1, field.most)
     delimiter = np.uint8(UNIT_SEPARATOR if field.delimiter is None else ord(field.delimiter))
-    places = column.buffer, column.starts, column.ends, column.status
     rule, scratch = _rule(field, seed, learnt), np.empty(longest + 1, np.uint8)
-    hash_lists(*places, delimiter, field.counts, rule, scratch, bounds, features)
+    hash_lists(column.text, delimiter, field.counts, rule, scratch, bounds, features)
     return TokenCounts(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
 
 
@@ -60,9 +58,8 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Token
     # There are half as many words as characters at most, and a word has two more of these.
     room = words * (_total(column) // 2 + rows) + chars * 2 * (_total(column) + rows)
     features = _room(room, words * (longest // 2 + 1) + chars * 2 * (longest + 1), field.most)
-    places = column.buffer, column.starts, column.ends, column.status
     hash_texts(
-        *places,
+        column.text,
         np.array(field.words, np.int64),
         np.array(field.chars, np.int64),
         (np.uint64(_hash_of(b"chars", seed)), np.uint64(_hash_of(b"chars", 0))),

@@ -6,8 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from ctr.features.columns import Arrays, Column
 from ctr.features.spec import ListField, TextField, ValueField
 from ctr.features.text.hashing import hash_bytes
@@ -28,7 +26,7 @@ def texts_of_elements(field: ListField, text: str, learnt: Arrays) -> Sequence[s
     if field.counts:
         parts += [part.rpartition(":")[0].strip(" \t") for part in parts]
     names = _by_hash(field, parts, learnt)
-    tokens = elements(field, Column.repeated(text, 1), 0, learnt)
+    tokens = elements(field, Column.of(text), 0, learnt)
     return _named(tokens.hashes[: tokens.bounds[1]].tolist(), names)
 
 
@@ -44,19 +42,15 @@ def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str
                 names[hash_bytes(gram.encode(), 0)] = gram
         for gram in _grams(words, field.chars):
             names[hash_bytes(gram.encode(), chars)] = f"'{gram}'"
-    tokens = ngrams(field, Column.repeated(text, 1), 0, learnt)
+    tokens = ngrams(field, Column.of(text), 0, learnt)
     return _named(tokens.hashes[: tokens.bounds[1]].tolist(), names)
 
 
 def _by_hash(field: ValueField, values: list[str], learnt: Arrays) -> dict[int, str]:
     """The values in the field's shape by the hashes that they have with seed 0, without what has none."""
-    texts = [value.encode("utf-8", "replace") for value in values]
-    ends = np.cumsum([len(text) for text in texts], dtype=np.int32)
-    starts = ends - np.array([len(text) for text in texts], np.int32)
-    buffer = np.frombuffer(b"".join(texts), np.uint8)
-    found = shaped(field, Column(buffer, starts, ends, np.zeros(len(texts), np.uint8)), 0, learnt)
+    tokens = shaped(field, Column.of(*values), 0, learnt)
     names: dict[int, str] = {}
-    for value, hashed, present in zip(values, found.hashes.tolist(), found.present.tolist(), strict=True):
+    for value, hashed, present in zip(values, tokens.hashes.tolist(), tokens.present.tolist(), strict=True):
         if present:
             short = value[: field.prefix]
             names.setdefault(hashed, short.lower() if field.lower else short)

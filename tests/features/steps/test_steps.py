@@ -89,8 +89,8 @@ class WordsField(fields.InputField):
 
 def words_of(field: WordsField, column: Column, seed: int, learnt: Any) -> TokenCounts:
     texts = [
-        column.buffer[a:b].tobytes().split() if ok else []
-        for a, b, ok in zip(column.starts, column.ends, column.status == 0, strict=True)
+        column.text.buffer[a:b].tobytes().split() if ok else []
+        for a, b, ok in zip(column.text.starts, column.text.ends, column.status == 0, strict=True)
     ]
     hashes = [hash_bytes(word, seed) for text in texts for word in dict.fromkeys(text)]
     counts = [text.count(word) for text in texts for word in dict.fromkeys(text)]
