@@ -30,11 +30,19 @@ class HashCounts:
     counts may be too low then, and never too high.
     """
 
-    def __init__(self, most_places: int = MOST_PLACES) -> None:
+    def __init__(
+        self,
+        most_places: int = MOST_PLACES,
+        hashes: NDArray[np.uint64] | None = None,
+        counts: NDArray[np.uint32] | None = None,
+    ) -> None:
+        """With these `counts` of `hashes`; None: nothing has been counted."""
         self._most_places = most_places
         self._keys, self._counts = _empty_table(min(_FIRST_PLACES, most_places))
         self._used = 0
         self._batch, self._fetched = np.empty((2, _BATCH), np.uint64)
+        if hashes is not None and counts is not None:
+            self._enter(hashes, counts)
 
     def add(self, hashes: NDArray[np.uint64], present: NDArray[np.bool_]) -> None:
         """Counts each of those that are present once more."""
@@ -42,12 +50,15 @@ class HashCounts:
         while True:
             # Half full as long as it may grow: searches are short then.
             places = self._keys.size
-            room = places // 2 if places < self._most_places else places * 3 // 4
-            table = self._keys, self._counts, self._used, room
+            most = places // 2 if places < self._most_places else places * 3 // 4
+            table = self._keys, self._counts, self._used, most
             done, self._used = count_hashes(hashes, present, done, *table, self._batch, self._fetched)
             if done == hashes.size:
                 return
-            self._make_room()
+            if places < self._most_places:
+                self._replace(self._keys, self._counts, 2 * places, places)
+            else:
+                self._replace(self._keys, self._counts, places, places // 2)
 
     def merge(self, other: HashCounts) -> None:
         """Counts what another has counted: exact as long as neither has forgotten any."""
@@ -59,47 +70,31 @@ class HashCounts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without its empty places."""
-        return _counts_of, (self._most_places, *self._table())
-
-    def _enter(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> None:
-        """Have these counts, or as many of the largest as there is room for, and no others."""
-        size = self._keys.size
-        while 2 * keys.size > size and size < self._most_places:
-            size *= 2
-        above = 0
-        while np.count_nonzero(counts > above) > size * 3 // 4:
-            above += 1
-        self._keys, self._counts = _empty_table(size)
-        self._used = int(move_counts(keys, counts, above, self._keys, self._counts))
-
-    def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-        taken = self._keys != 0
-        return self._keys[taken], self._counts[taken]
+        return HashCounts, (self._most_places, *self._table())
 
     def reached(self, count: int) -> NDArray[np.uint64]:
         """Those that came at least so often, increasing."""
         return np.sort(self._keys[self._counts >= count])
 
-    def _make_room(self) -> None:
-        if self._keys.size < self._most_places:
-            self._move(2 * self._keys.size, 0)
-            return
-        above = 1
-        while np.count_nonzero(self._counts > above) > self._keys.size // 2:
-            above += 1
-        self._move(self._keys.size, above)
+    def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+        is_used = self._keys != 0
+        return self._keys[is_used], self._counts[is_used]
 
-    def _move(self, places: int, above: int) -> None:
-        keys, counts = _empty_table(places)
-        self._used = int(move_counts(self._keys, self._counts, above, keys, counts))
-        self._keys, self._counts = keys, counts
+    def _enter(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> None:
+        """Have these counts and no others, in a table that is large enough if it may be."""
+        size = self._keys.size
+        while 2 * keys.size > size and size < self._most_places:
+            size *= 2
+        self._replace(keys, counts, size, size * 3 // 4)
 
-
-def _counts_of(most_places: int, keys: NDArray[np.uint64], times: NDArray[np.uint32]) -> HashCounts:
-    """Those with these numbers of times, by hash."""
-    counts = HashCounts(most_places)
-    counts._enter(keys, times)
-    return counts
+    def _replace(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32], places: int, most: int) -> None:
+        """Have a new table of so many places, with `most` of these counts: those that are above a bound."""
+        bound = 0
+        while np.count_nonzero(counts > bound) > most:
+            bound += 1
+        table = _empty_table(places)
+        self._used = int(move_counts(keys, counts, bound, *table))
+        self._keys, self._counts = table
 
 
 def _empty_table(places: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -198,7 +193,7 @@ def _read(field: ValueField, path: Path) -> NDArray[np.uint64]:
     starts = np.append(0, ends[:-1] + 1)
     ends = ends - ((ends > starts) & (lines[ends - 1] == ord("\r")))
     column = Column(lines, starts.astype(np.int32), ends.astype(np.int32), np.zeros(ends.size, np.uint8))
-    found = shaped(field, column, 0, {})
-    if not found.present.any():
+    values = shaped(field, column, 0, {})
+    if not values.present.any():
         raise SpecError(f"{where} holds no value; write one per line.")
-    return np.unique(found.hashes[found.present])
+    return np.unique(values.hashes[values.present])
