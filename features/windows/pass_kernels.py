@@ -32,7 +32,14 @@ from ctr.features.windows.ring_kernels import (
     sum_wide,
     tick,
 )
-from ctr.features.windows.row_kernels import NO_KEY, UNKNOWN, is_other_part, keep_share, write_features
+from ctr.features.windows.row_kernels import (
+    NO_KEY,
+    UNKNOWN,
+    WindowRows,
+    is_other_part,
+    keep_share,
+    write_features,
+)
 from ctr.jit import njit
 
 _AHEAD = 64
@@ -43,18 +50,16 @@ _AHEAD = 64
 def look(
     layout: Layout,
     records: Records,
-    keys: NDArray[np.uint64],
-    times: NDArray[np.int64],
-    timed: NDArray[np.bool_],
+    rows: WindowRows,
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Writes the buckets of the features (uint64[f, n]) of rows with these keys and times, and which there
-    are.
+    """Writes the buckets of the features (uint64[f, n]) of rows, and which there are.
 
     `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
     the time alone. A key that has expired for the latest row is not known.
     """
+    keys, times, timed, _, _ = rows
     numbers, spans, wide = layout.numbers, layout.spans, records.wide
     clock, sums, share = records.now.clock, records.sums, records.share
     oldest = records.sizes[3] - numbers.expires - numbers.slack
@@ -85,10 +90,7 @@ def look(
 def pass_by(
     layout: Layout,
     records: Records,
-    keys: NDArray[np.uint64],
-    times: NDArray[np.int64],
-    timed: NDArray[np.bool_],
-    clicks: NDArray[np.int8],
+    rows: WindowRows,
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
     late: NDArray[np.bool_],
@@ -99,6 +101,7 @@ def pass_by(
     it is with one whose click is UNKNOWN. There must be room for `n` more keys in the table, in `narrow`
     and in `wide`. What it returns says nothing: see `fetch`.
     """
+    keys, times, timed, _, clicks = rows
     numbers, spans, sizes, table = layout.numbers, layout.spans, records.sizes, records.table
     narrow, wide, clock = records.narrow, records.wide, records.now.clock
     sums, overall, share = records.sums, records.overall, records.share
@@ -142,14 +145,13 @@ def pass_by(
 def add_clicks(
     layout: Layout,
     records: Records,
-    keys: NDArray[np.uint64],
-    times: NDArray[np.int64],
-    timed: NDArray[np.bool_],
+    rows: WindowRows,
 ) -> int:
-    """Adds a click to rows with these keys and times that were taken in without; how many have a known key.
+    """Adds a click to rows that were taken in without; how many have a known key.
 
     A key that has expired for the latest row is not known. There must be room for `n` more keys in `wide`.
     """
+    keys, times, timed, _, _ = rows
     numbers, table, clock = layout.numbers, records.table, records.now.clock
     narrow, wide = records.narrow, records.wide
     records.overall[:] = NOWHERE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,25 @@ from ctr.jit import njit
 
 NO_KEY = np.uint64(0)
 UNKNOWN = np.int8(-1)
+
+
+class WindowRows(NamedTuple):
+    """What a window reads of rows."""
+
+    keys: NDArray[np.uint64]
+    """uint64[rows]; NO_KEY where a part of it is missing."""
+    times: NDArray[np.int64]
+    """int64[rows], and bool[rows] and uint8[rows]: see `Times`."""
+    timed: NDArray[np.bool_]
+    problem: NDArray[np.uint8]
+    clicks: NDArray[np.int8]
+    """int8[rows]: 1 for a click, 0 for none, UNKNOWN where the label is none of both."""
+
+    @property
+    def counts(self) -> NDArray[np.bool_]:
+        """bool[rows]: those with a time that are sound; they count if they have a key, too."""
+        known: NDArray[np.bool_] = self.clicks != UNKNOWN
+        return self.timed & known
 
 
 @njit(nogil=True, cache=True)

@@ -23,9 +23,8 @@ from safetensors.numpy import load_file, save_file
 from ctr.features.columns import Buckets
 from ctr.features.spec import FeatureSpec, Window
 from ctr.features.text import Cells, RowStatus
-from ctr.features.windows.pass_kernels import pass_by
 from ctr.features.windows.ring_kernels import Layout
-from ctr.features.windows.row_kernels import NO_KEY
+from ctr.features.windows.row_kernels import NO_KEY, WindowRows
 from ctr.features.windows.table import WindowTable, layout_of
 from ctr.features.windows.windows import Windows, rows_of_windows
 
@@ -54,13 +53,13 @@ class WindowNotes:
     ) -> list[Buckets]:
         features = []
         for k, each in enumerate(rows_of_windows(self._spec, cells, status, columns, rows)):
-            before = latest_before(each.times.values, each.counts, self.latest[k])
+            before = latest_before(each.times, each.counts, self.latest[k])
             self.latest[k] = int(before[-1])
             noted = np.flatnonzero(each.counts & (each.keys != NO_KEY))
-            arrays = each.keys, each.times.values, each.clicks, before[:-1]
+            arrays = each.keys, each.times, each.clicks, before[:-1]
             self._notes[k].append((noted + self.rows, *(array[noted] for array in arrays)))
             size = each.keys.size
-            nothing = Buckets(np.zeros(size, np.uint64), np.zeros(size, np.bool_), each.times.problem)
+            nothing = Buckets(np.zeros(size, np.uint64), np.zeros(size, np.bool_), each.problem)
             features += [nothing] * len(self._spec.windows[k].fields)
         self.rows += size
         return features
@@ -104,7 +103,7 @@ def bucket_features(
     `k`, and behind the last split, that of all. Raises OSError.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    for k, (window, whole) in enumerate(zip(windows.spec.windows, windows.tables, strict=True)):
+    for k, whole in enumerate(windows.tables):
         table = _of_bucket(whole, bucket, buckets)
         rows, words, present, starts = [], [], [], [0]
         for path, before_split in zip(notes, latest, strict=False):
@@ -112,12 +111,9 @@ def bucket_features(
             before = np.maximum(noted["before"], before_split[k])
             kept = noted["times"] >= before - table.layout.numbers.slack
             keys, times, clicks = (noted[name][kept] for name in ("keys", "times", "clicks"))
-            shape = (len(window.fields), keys.size)
-            buckets_of_rows, has_bucket = np.zeros(shape, np.uint64), np.zeros(shape, np.bool_)
-            pass_by(
-                table.layout, table.ready(keys.size), keys, times, np.ones(keys.size, np.bool_), clicks,
-                buckets_of_rows, has_bucket, np.zeros(keys.size, np.bool_),
-            )  # fmt: skip
+            timed, problem = np.ones(keys.size, np.bool_), np.zeros(keys.size, np.uint8)
+            of_keys = WindowRows(keys, times, timed, problem, clicks)
+            buckets_of_rows, has_bucket, _ = table.features(of_keys, take_in=True)
             rows.append(noted["rows"][kept])
             words.append(buckets_of_rows.T)
             present.append(has_bucket.T)
@@ -225,10 +221,10 @@ class NotedWindows:
     ) -> list[Buckets]:
         features = []
         for k, each in enumerate(rows_of_windows(self._spec, cells, status, columns, rows)):
-            before = latest_before(each.times.values, each.counts, self._latest[k])
+            before = latest_before(each.times, each.counts, self._latest[k])
             self._latest[k] = int(before[-1])
-            late = each.counts & (each.times.values < before[:-1] - self._layouts[k].numbers.slack)
-            problem = np.where(late, np.uint8(RowStatus.LATE), each.times.problem)
+            late = each.counts & (each.times < before[:-1] - self._layouts[k].numbers.slack)
+            problem = np.where(late, np.uint8(RowStatus.LATE), each.problem)
             mine = slice(self._row, self._row + each.keys.size)
             words, present = self._words[k][mine].T, self._present[k][mine].T
             features += [Buckets(*of_field, problem) for of_field in zip(words, present, strict=True)]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.features.spec import PARTS, Window, microseconds
 from ctr.features.text import LOG_CELLS, log_cells
+from ctr.features.windows.pass_kernels import add_clicks, look, pass_by
 from ctr.features.windows.record_kernels import keep_later, move_totals
 from ctr.features.windows.ring_kernels import (
     CLICKS,
@@ -31,6 +32,10 @@ from ctr.features.windows.ring_kernels import (
     Records,
     Rows,
 )
+from ctr.features.windows.row_kernels import WindowRows
+
+Features = tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]
+"""The buckets of the features of rows, uint64[f, n]; which there are, bool[f, n]; which rows are late."""
 
 _BEGINNING = -(1 << 61)
 """The latest time, in microseconds, before there was a row."""
@@ -66,9 +71,26 @@ class WindowTable:
         self._sums = np.zeros((spans, 3), np.float64)
         self._swept = _BEGINNING
 
+    def features(self, rows: WindowRows, *, take_in: bool) -> Features:
+        """The features of rows. With `take_in`, each is added once these are known, before the next row."""
+        numbers, size = self.layout.numbers, rows.keys.size
+        last = int(self.layout.spans[:, [COUNT, CLICKS, RATE]].max(initial=numbers.since_last))
+        buckets, present = np.zeros((last + 1, size), np.uint64), np.zeros((last + 1, size), np.bool_)
+        if take_in:
+            late = np.zeros(size, np.bool_)
+            pass_by(self.layout, self._ready(size), rows, buckets, present, late)
+        else:
+            look(self.layout, self._records, rows, buckets, present)
+            late = rows.timed & (rows.times < self.end - numbers.slack)
+        return buckets, present, late
+
+    def add_clicks(self, rows: WindowRows) -> int:
+        """Add a click to rows that were added without; how many of them have a known key."""
+        return int(add_clicks(self.layout, self._ready(rows.keys.size), rows))
+
     @property
-    def records(self) -> Records:
-        """For kernels that add nothing: see `ready`."""
+    def _records(self) -> Records:
+        """For kernels that add nothing: see `_ready`."""
         head, (clock, masks) = self._head, self._of_time
         return Records(
             self._sizes,
@@ -100,7 +122,7 @@ class WindowTable:
         """How much memory its arrays take."""
         return self._table.nbytes + self._narrow.nbytes + self._wide.nbytes
 
-    def ready(self, rows: int) -> Records:
+    def _ready(self, rows: int) -> Records:
         """Its arrays, with space for so many more rows with any keys."""
         if self._sizes[3] - self._swept > self.layout.numbers.expires // _SWEEPS:
             self._sweep()
@@ -111,7 +133,7 @@ class WindowTable:
             self._enter(size)
         self._narrow = self._grown(self._narrow, int(self._sizes[1]) + rows)
         self._wide = self._grown(self._wide, int(self._sizes[2]) + min(rows, int(self._sizes[1]) + rows))
-        return self.records
+        return self._records
 
     def _grown(self, records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
         """The same array, or a longer one."""
@@ -200,7 +222,7 @@ class WindowTable:
 
     def move_totals(self, time: int) -> None:
         """Have the record of all keys end at this time, or later."""
-        move_totals(self.layout, self.records, np.int64(time))
+        move_totals(self.layout, self._records, np.int64(time))
 
     def _sweep(self) -> None:
         """Drop the keys that have expired."""
