@@ -86,12 +86,10 @@ class Store(Protocol):
     @property
     def bits(self) -> int:
         """log2 of the number of slots."""
-        ...
 
     @property
     def width(self) -> int:
         """Numbers per slot."""
-        ...
 
     @property
     def partitions(self) -> Partitions: ...
@@ -102,7 +100,6 @@ class Store(Protocol):
         Raises ValueError for slots of another dtype, shape or order, StoreError for a slot that the store
         does not have and for a store that is closed or cannot be reached.
         """
-        ...
 
     def push(
         self,
@@ -128,11 +125,9 @@ class Store(Protocol):
         Raises as `pull` does, also for a wrong or non-finite `delta`, before anything is added. When the
         store fails on the way, or after a GapError, some partitions may have applied the push: repeat it.
         """
-        ...
 
     def applied(self, job: str, shard: int) -> Int64:
         """int64[partitions]: the last push of this shard that each partition applied, -1 for none."""
-        ...
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
@@ -140,22 +135,18 @@ class Store(Protocol):
         Their pushes raise SupersededError. Returns the attempt's number, for its tokens, and what `applied`
         does. That changes no more but by pushes of this attempt.
         """
-        ...
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """Every slot whose state is not all zeros, with its state, in blocks: ascending throughout.
 
         A block is never empty. Each is read at one moment, and pushes may come between two blocks.
         """
-        ...
 
     def drop(self) -> None:
         """Deletes the model from the store, and closes it."""
-        ...
 
     def close(self) -> None:
         """Lets go of what the store holds here; then its other methods raise StoreError, but for `close`."""
-        ...
 
 
 class Outcome(Enum):
@@ -199,17 +190,14 @@ class Session(Protocol):
     @property
     def shard(self) -> int:
         """The data shard."""
-        ...
 
     @property
     def first(self) -> int:
         """The number of the first push that some partition may lack."""
-        ...
 
     @property
     def outcome(self) -> Outcome | None:
         """None while the session is open. Once it has an outcome, that does not change."""
-        ...
 
     def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
         """Pull the state of a chunk's slots, which the worker will train at this clock.
@@ -217,7 +205,6 @@ class Session(Protocol):
         `least_clock` is the slowest live worker's: it limits how old cached state may be. Raises as
         `Store.pull` does.
         """
-        ...
 
     def wait(self, pulled: Pulled) -> Float32:
         """The state as of the pull with all earlier pushes of this worker, float32[u, width].
@@ -225,25 +212,21 @@ class Session(Protocol):
         While nobody else pushes, it is bit-identical to what `Store.pull` would return after those pushes.
         Call it in the order of pulls.
         """
-        ...
 
     def push(self, pulled: Pulled, delta: Float32, number: int) -> object:
         """Make a push of what training added to the state, for `send`; `wait` includes it from now on.
 
         Raises as `Store.push` does for a wrong delta.
         """
-        ...
 
     def send(self, push: Any) -> bool:
         """Send the push, and those made before it, until every partition has them.
 
         False if the session is superseded or lost. Raises as `Store.push` does.
         """
-        ...
 
     def close(self) -> Outcome:
         """End the session after its last push has been sent. Raises as `send` does."""
-        ...
 
 
 class Sessions(Protocol):
@@ -254,11 +237,9 @@ class Sessions(Protocol):
 
         What partitions have already is not added again. Raises as `Store.push` does.
         """
-        ...
 
     def close(self) -> None:
         """Stop pushing; the store stays open."""
-        ...
 
 
 def check_slots(slots: Slots, bits: int) -> Slots:
