@@ -225,7 +225,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
         return transform.apply_rows(table)
     reader = TableReader(table, transform.spec)
     reader.require(transform.columns)
-    builder = BatchBuilder(transform, reader.count_rows())
+    builder = BatchBuilder(transform.layout, reader.count_rows())
     for block in blocks_of(reader, transform.columns):
         transform.append(block.cells, block.status, block.column, builder, 0)
         if block.status.any():
@@ -238,7 +238,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
 def batch_of_lines(name: str, text: bytes, transform: Transform) -> tuple[Batch, dict[int, str]]:
     """The good rows of JSON lines, and by number what is wrong with the others; `name` is for messages."""
     reader = JsonLinesReader(HeldBytes(name, text), transform.spec)
-    builder, problems, first = BatchBuilder(transform, text.count(b"\n") + 1), dict[int, str](), 0
+    builder, problems, first = BatchBuilder(transform.layout, text.count(b"\n") + 1), dict[int, str](), 0
     for block in blocks_of(reader, transform.columns):
         transform.append(block.cells, block.status, block.column, builder, 0)
         for row in np.flatnonzero(block.status).tolist():

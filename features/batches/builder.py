@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +38,6 @@ class BatchLayout(NamedTuple):
         )
 
 
-class _Laid(Protocol):
-    """What a builder has to know of the `Transform` whose examples it takes."""
-
-    layout: BatchLayout
-
-
 class MoreFeaturesError(Exception):
     """Examples have more features than they were to have."""
 
@@ -75,21 +69,19 @@ class BatchBuilder:
 
     def __init__(
         self,
-        transform: _Laid,
+        layout: BatchLayout,
         rows: int,
         no_click: NDArray[np.int8] | None = None,
         most_features: int | None = None,
     ) -> None:
-        """`no_click`: shared by all builders whose rows must have labels of one kind.
+        """For examples of a transform with this `layout`.
 
-        `most_features`: where there could be more, this and `reserve` raise MoreFeaturesError.
+        `no_click`: shared by all builders whose rows must have labels of one kind. `most_features`: where
+        there could be more, this and `reserve` raise MoreFeaturesError.
         """
-        layout = transform.layout
         self.capacity = rows
-        self._slot_dtype, self._has_values = layout.slot_dtype, layout.has_values
-        self._has_fields, self._field_dtype = layout.has_fields, layout.field_dtype
         self.no_click = np.ones(1, np.int8) if no_click is None else no_click
-        self._has_labels, self._has_weights = layout.has_labels, layout.has_weights
+        self._layout = layout
         self._features = rows * layout.features
         self._most = most_features
         self._require(self._features)
@@ -157,14 +149,14 @@ class BatchBuilder:
         return deepcopy(batch)
 
     def _written(self) -> Batch:
-        rows, features = self.rows, self.features
+        rows, features, layout = self.rows, self.features, self._layout
         return Batch(
             indptr=self.indptr[: rows + 1],
             slots=self.slots[:features],
-            values=self.values[:features] if self._has_values else None,
-            labels=self.labels[:rows] if self._has_labels else None,
-            weights=self.weights[:rows] if self._has_weights else None,
-            fields=self.fields[:features] if self._has_fields else None,
+            values=self.values[:features] if layout.has_values else None,
+            labels=self.labels[:rows] if layout.has_labels else None,
+            weights=self.weights[:rows] if layout.has_weights else None,
+            fields=self.fields[:features] if layout.has_fields else None,
         )
 
     def _allocate(self) -> None:
@@ -172,10 +164,10 @@ class BatchBuilder:
         self.indptr = np.empty(self.capacity + 1, np.int64)
         self.indptr[0] = 0
         self._allocate_features()
-        self.labels = np.empty(self.capacity if self._has_labels else 0, np.float32)
-        self.weights = np.empty(self.capacity if self._has_weights else 0, np.float32)
+        self.labels = np.empty(self.capacity if self._layout.has_labels else 0, np.float32)
+        self.weights = np.empty(self.capacity if self._layout.has_weights else 0, np.float32)
 
     def _allocate_features(self) -> None:
-        self.slots = np.empty(self._features, self._slot_dtype)
-        self.values = np.empty(self._features if self._has_values else 0, np.float32)
-        self.fields = np.empty(self._features if self._has_fields else 0, self._field_dtype)
+        self.slots = np.empty(self._features, self._layout.slot_dtype)
+        self.values = np.empty(self._features if self._layout.has_values else 0, np.float32)
+        self.fields = np.empty(self._features if self._layout.has_fields else 0, self._layout.field_dtype)

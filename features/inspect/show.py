@@ -117,7 +117,7 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
     cells = Cells(block.cells.buffer, block.cells.starts[only], block.cells.ends[only])
     of_fields = Transform(spec.model_copy(update={"windows": (), "crosses": ()}), with_label=False)
     bad, column = status.copy(), np.zeros(1, np.int32)
-    of_fields.append(cells, bad, column, BatchBuilder(of_fields, 1), 0)
+    of_fields.append(cells, bad, column, BatchBuilder(of_fields.layout, 1), 0)
     if bad[0]:
         return ShownRow(f"{place}: {of_fields.explain(cells, 0, int(bad[0]), int(column[0]))[0]}", ())
     return _named(spec, naming, columns, cells, place)

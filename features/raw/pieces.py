@@ -40,7 +40,7 @@ class PlacedPiece:
 
     def hashed(self, transform: Transform, no_click: NDArray[np.int8]) -> HashedPiece:
         """The same rows, transformed; `no_click` as in `BatchBuilder`."""
-        builder = BatchBuilder(transform, self.last - self.first, no_click)
+        builder = BatchBuilder(transform.layout, self.last - self.first, no_click)
         good, bad = [], []
         for rows in self.blocks(transform):
             rows.append_to(builder, rows.first)

@@ -36,7 +36,7 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
     for block in _first_rows(blocks):
         before = block.status.copy()
         for kind in counts:
-            builder = BatchBuilder(transform, before.size, np.array([kind], np.int8))
+            builder = BatchBuilder(transform.layout, before.size, np.array([kind], np.int8))
             transform.append(block.cells, block.status, block.column, builder, 0)
             counts[kind] += int(np.count_nonzero(builder.labels[: builder.rows] == 0))
             block.status[:] = before

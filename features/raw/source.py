@@ -166,7 +166,7 @@ class RawSource:
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` good examples, or all when there are fewer; bad rows are not counted."""
-        builder = BatchBuilder(self._transform, rows, self.no_click)
+        builder = BatchBuilder(self._transform.layout, rows, self.no_click)
         with closing(self._blocks()) as blocks:
             while builder.room and (block := next(blocks, None)) is not None:
                 self._transform.append(block.cells, block.status, block.column, builder, 0)
@@ -209,7 +209,7 @@ class RawSource:
 
     def _fill(self, rows: int, start: int, stop: int | None) -> Iterator[Batch]:
         """As `batches`."""
-        builder = BatchBuilder(self._transform, rows, self.no_click)
+        builder = BatchBuilder(self._transform.layout, rows, self.no_click)
         for part in self._parts(start, stop):
             row = part.first
             while row < part.last:

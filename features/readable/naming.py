@@ -76,7 +76,7 @@ class Naming:
                 np.ascontiguousarray(cells.starts[:, places]),
                 np.ascontiguousarray(cells.ends[:, places]),
             )
-            builder = BatchBuilder(transform, len(cells))
+            builder = BatchBuilder(transform.layout, len(cells))
             transform.append(own, status.copy(), np.zeros(len(cells), np.int32), builder, 0)
             batch = builder.take()
             hashes = batch.slots.astype(np.uint64, copy=False)

@@ -269,7 +269,7 @@ class Transform:
 
         `most_features`: with more than that it raises MoreFeaturesError, before it makes them.
         """
-        builder = BatchBuilder(self, len(cells), most_features=most_features)
+        builder = BatchBuilder(self.layout, len(cells), most_features=most_features)
         status = np.zeros(len(cells), np.uint8)
         column = np.zeros(len(cells), np.int32)
         self.append(cells, status, column, builder, 0)

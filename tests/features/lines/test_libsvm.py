@@ -37,7 +37,7 @@ def read(
 ) -> tuple[list[Batch], list[str]]:
     """Batches of the good rows; place and problem of each bad one."""
     transform = Transform(spec, with_label=with_label)
-    builder = BatchBuilder(transform, rows)
+    builder = BatchBuilder(transform.layout, rows)
     batches, problems = [], []
     with closing(LibsvmReader(LocalFile(path), read_bytes=read_bytes)) as reader:
         for block in blocks_of(reader, transform.columns):

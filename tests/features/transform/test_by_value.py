@@ -35,7 +35,7 @@ def texts_of(texts: list[bytes]) -> Texts:
 
 
 def batch_of(transform: Transform, cells: Cells, bad: list[int]) -> tuple[Batch, list[int], list[int]]:
-    builder = BatchBuilder(transform, ROWS)
+    builder = BatchBuilder(transform.layout, ROWS)
     status, column = np.zeros(ROWS, np.uint8), np.zeros(ROWS, np.int32)
     status[bad] = 7
     assert transform.append(cells, status, column, builder, 0) == ROWS

@@ -100,7 +100,7 @@ def assert_as_reference(transform: Transform, rows: Sequence[Sequence[bytes]], t
             what, column = error.args
             bad[i] = (RowStatus[what.upper()], column)
     status, column = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.int32)
-    builder = BatchBuilder(transform, len(rows))
+    builder = BatchBuilder(transform.layout, len(rows))
     cells = cells_of(rows, len(transform.columns), tail)
     assert transform.append(cells, status, column, builder, 0) == len(rows)
     assert {int(i): (status[i], column[i]) for i in np.flatnonzero(status)} == bad
@@ -204,7 +204,7 @@ def test_a_full_builder_stops_and_the_next_one_goes_on() -> None:
     status, column = np.zeros(200, np.uint8), np.zeros(200, np.int32)
     status[[1, 70]] = RowStatus.COLUMNS
     cells.starts[1], cells.ends[1] = -5, 2**31 - 1  # not to be looked at
-    builder = BatchBuilder(transform, 10)
+    builder = BatchBuilder(transform.layout, 10)
     row, batches = 0, []
     while row < 200:
         row = transform.append(cells, status, column, builder, row)
@@ -222,7 +222,7 @@ def test_what_was_taken_is_not_written_to_again() -> None:
     transform = Transform(SPEC, with_label=True)
     first, second = [GOOD_ROW] * 4, [[b"0", b"9", b"other", b"1", b"1", b"y"]] * 4
     for count in (1, 4):
-        builder = BatchBuilder(transform, 4)
+        builder = BatchBuilder(transform.layout, 4)
         status, column = np.zeros(4, np.uint8), np.zeros(4, np.int32)
         transform.append(cells_of(first[:count], 6), status, column, builder, 0)
         taken = builder.take()
@@ -246,7 +246,7 @@ def test_a_transform_leaves_memory_with_its_last_reference() -> None:
 
 
 def test_a_libsvm_builder_grows_and_keeps_what_it_has() -> None:
-    builder = BatchBuilder(Transform(load_spec("libsvm"), with_label=True), 3)
+    builder = BatchBuilder(Transform(load_spec("libsvm"), with_label=True).layout, 3)
     for i, count in enumerate((5, 100, 0)):
         builder.reserve(count)
         end = builder.features + count
