@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.text import Cells, Lines
+
+if TYPE_CHECKING:
+    from ctr.features.transform import Transform
 
 # 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
 # second-level cache again.
@@ -111,6 +114,13 @@ class TextRows:
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
         return None
+
+
+def explain(transform: Transform, block: Block, row: int) -> tuple[str, str]:
+    """What is wrong with a bad row of a block, with and without the value met."""
+    status, column = int(block.status[row]), int(block.column[row])
+    misread = block.origin.misread(status, column)
+    return misread or transform.explain(block.cells, row, status, column)
 
 
 def blocks_of(reader: Reader, columns: Sequence[str]) -> Iterator[Block]:

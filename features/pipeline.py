@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
-from ctr.features.block import blocks_of
+from ctr.features.block import blocks_of, explain
 from ctr.features.folder import folder_bytes, folder_of_bytes
 from ctr.features.inputs import HeldBytes
 from ctr.features.lines import JsonLinesReader
@@ -230,7 +230,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
         transform.append(block.cells, block.status, block.column, builder, 0)
         if block.status.any():
             row = int(np.flatnonzero(block.status)[0])
-            problem = transform.explain(block.cells, row, int(block.status[row]), int(block.column[row]))[0]
+            problem, _ = explain(transform, block, row)
             raise DataError(f"{block.origin.place(row)}: {problem}; correct or drop the row.")
     return builder.take()
 
@@ -242,11 +242,7 @@ def batch_of_lines(name: str, text: bytes, transform: Transform) -> tuple[Batch,
     for block in blocks_of(reader, transform.columns):
         transform.append(block.cells, block.status, block.column, builder, 0)
         for row in np.flatnonzero(block.status).tolist():
-            status, column = int(block.status[row]), int(block.column[row])
-            problem = block.origin.misread(status, column) or transform.explain(
-                block.cells, row, status, column
-            )
-            problems[first + row] = f"{block.origin.place(row)}: {problem[0]}"
+            problems[first + row] = f"{block.origin.place(row)}: {explain(transform, block, row)[0]}"
         first += block.status.size
     return builder.take(), problems
 

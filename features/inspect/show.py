@@ -12,7 +12,7 @@ import numpy as np
 
 from ctr.errors import DataError
 from ctr.features.batches import BatchBuilder
-from ctr.features.block import Block
+from ctr.features.block import Block, explain
 from ctr.features.inputs import input_files
 from ctr.features.raw import RawSource, fit
 from ctr.features.readable import CollisionCounter, Collisions, Naming, slots_of
@@ -112,14 +112,12 @@ def _rows(
 
 
 def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block, row: int) -> ShownRow:
-    only = slice(row, row + 1)
-    place, status = block.origin.place(row), block.status[only]
-    cells = Cells(block.cells.buffer, block.cells.starts[only], block.cells.ends[only])
+    place, cells = block.origin.place(row), block.cells.part(row, row + 1)
+    alone = Block(cells, block.status[row : row + 1].copy(), np.zeros(1, np.int32), block.origin)
     of_fields = Transform(spec.model_copy(update={"windows": (), "crosses": ()}), with_label=False)
-    bad, column = status.copy(), np.zeros(1, np.int32)
-    of_fields.append(cells, bad, column, BatchBuilder(of_fields.layout, 1), 0)
-    if bad[0]:
-        return ShownRow(f"{place}: {of_fields.explain(cells, 0, int(bad[0]), int(column[0]))[0]}", ())
+    of_fields.append(cells, alone.status, alone.column, BatchBuilder(of_fields.layout, 1), 0)
+    if alone.status[0]:
+        return ShownRow(f"{place}: {explain(of_fields, alone, 0)[0]}", ())
     return _named(spec, naming, columns, cells, place)
 
 

@@ -96,7 +96,7 @@ class RawSource:
         # For passes; the other one leaves windows unchanged.
         self._passing = compiled(history=self._history, take_in=True)
         self._require_columns(also)
-        self._bad = BadRowHandler(on_bad_rows, partial(_explain, self._transform))
+        self._bad = BadRowHandler(on_bad_rows, self._transform)
         self._file_rows: Sequence[int] | None = None
         self._stopped: tuple[PlacedPiece, Generator[PlacedPiece, None, None]] | None = None
 
@@ -329,10 +329,3 @@ class RawSource:
             require_wanted(file, reader, also, why)
         for text in absent_columns(self.raw, also, why) if also else ():
             raise DataError(f"{self.raw.files[0]}: {text}.")
-
-
-def _explain(transform: Transform, block: Block, row: int) -> tuple[str, str]:
-    """What is wrong with a bad row, with and without the value met."""
-    status, column = int(block.status[row]), int(block.column[row])
-    misread = block.origin.misread(status, column)
-    return misread or transform.explain(block.cells, row, status, column)

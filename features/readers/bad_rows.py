@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError, named
-from ctr.features.block import Block
+from ctr.features.block import Block, explain
 from ctr.features.folder import remove_drafts, scratch_folder
+
+if TYPE_CHECKING:
+    from ctr.features.transform import Transform
 
 ALWAYS_ALLOWED = 10
 """So few bad rows never end a job, however few rows there are; but see `too_many`."""
@@ -143,8 +146,8 @@ def too_many(bad: int, rows: int, most: float) -> bool:
 class BadRowHandler:
     """Does with the bad rows of the passes over some data what a policy says."""
 
-    def __init__(self, policy: BadRowPolicy, explain: Callable[[Block, int], tuple[str, str]]) -> None:
-        """`explain` says what is wrong with a row of a block, with and without the value met."""
+    def __init__(self, policy: BadRowPolicy, transform: Transform) -> None:
+        """`transform`: what the rows are bad for."""
         self.policy = policy
         self.left_out = BadRows()
         self.tried = 0
@@ -152,7 +155,7 @@ class BadRowHandler:
         self._start = 0  # the first row of the pass
         self.reasons: Counter[str] = Counter()
         """What is wrong with the bad rows of the pass."""
-        self._explain = explain
+        self._transform = transform
         self._quarantine = None if policy.quarantine is None else Quarantine(policy.quarantine)
 
     @contextmanager
@@ -177,7 +180,7 @@ class BadRowHandler:
         new = self.left_out.add(self._start, position + bad, lambda i: self._describe(block, int(bad[i])))
         if self._quarantine is not None and new.size:
             self._quarantine.keep(block.origin.raw(int(row)) for row in bad[new])
-        self.reasons.update(self._explain(block, int(row))[1] for row in bad)
+        self.reasons.update(explain(self._transform, block, int(row))[1] for row in bad)
         if self.tried >= EARLY_ROWS:
             self._require_few()
 
@@ -198,7 +201,7 @@ class BadRowHandler:
                 self._quarantine.keep(file)
 
     def _describe(self, block: Block, row: int) -> str:
-        return f"{block.origin.place(row)}: {self._explain(block, row)[0]}"
+        return f"{block.origin.place(row)}: {explain(self._transform, block, row)[0]}"
 
     def _require_few(self) -> None:
         """Raise DataError if too many rows of the pass are bad."""
