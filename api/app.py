@@ -13,22 +13,22 @@ from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from ctr.api.feedback import FeedbackLog
-from ctr.api.open_inference import add_open_inference
+from ctr.api.open_inference import add_open_inference, describe_infer
 from ctr.api.operations import CONTENT_TYPE, IS_ADMIN, ServingMetrics
 from ctr.api.page import add_page, application_class
 from ctr.api.requests import Limits, RequestError, UnknownFields
 from ctr.api.schema import (
+    CLICKS,
+    INCLUDE,
     NOT_NOW,
     REFUSALS,
     Alive,
-    Clicks,
     Explanations,
     Predictions,
     Problem,
     Ready,
     Taken,
     describe_arrow,
-    describe_details,
     describe_rows,
 )
 from ctr.api.service import Service, problem
@@ -43,19 +43,19 @@ DEFAULT_LIMITS = Limits()
 FEEDBACK = "/v1/feedback"
 PREDICT, PREDICT_ARROW, EXPLAIN = "/v1/predict", "/v1/predict/arrow", "/v1/explain"
 
-_NAMES_OF_FILES = frozenset({"inputs"})
-"""Of entries in a manifest."""
+_FILE_ENTRIES = frozenset({"inputs"})
+"""Entries of a manifest that name files."""
 _ROW_REFUSALS: dict[int | str, dict[str, Any]] = {
     408: {"model": Problem, "description": "The body took too long to arrive"},
     415: {"model": Problem, "description": "A body of another type, or encoded otherwise than by gzip"},
     500: {"model": Problem, "description": "The server failed"},
     **REFUSALS,
 }
-"""Why requests to predict may be refused, by status."""
+"""Why a request to predict may be refused, by status."""
 
 DESCRIPTION = """Click-through-rate predictions of one model, over REST.
 
-`POST /v1/predict` takes rows as they stand in the raw data, before any hashing, and applies the transform
+`POST /v1/predict` takes rows as they appear in the raw data, before any hashing, and applies the transform
 that the model was trained with."""
 
 
@@ -70,18 +70,18 @@ def create_app(
     feedback: FeedbackLog | None = None,
     on_warm: Callable[[Exception | None], None] | None = None,
 ) -> FastAPI:
-    """An application that answers with the predictions of `model`.
+    """An application that serves the predictions of `model`.
 
-    `windows`: the windows in Redis that `model.with_shared` was given, which are closed in the end; None:
-    windows, if any, are in this process. `metrics`: those of several versions together; None: its own.
+    `windows`: the windows in Redis that were passed to `model.with_shared`, which the application closes;
+    None: windows, if any, are in this process. `metrics`: shared by several versions; None: its own.
 
-    `unknown_fields`: what becomes of values whose field the model's spec does not name: their request is
-    refused, or they are dropped ("ignore"), and counted in `/metrics` ("count"). `feedback`: keeps rows that
-    are served, and their clicks. `max_age_s`: live weights that are older make `/readyz` answer 503.
+    `unknown_fields`: how to treat values whose field the model's spec does not name. "refuse" refuses the
+    request, "ignore" drops the values, "count" also counts them in `/metrics`. `feedback`: stores the rows
+    that are served, and their clicks. `max_age_s`: `/readyz` answers 503 when live weights are older.
 
-    When it starts up, it predicts one example in a thread, which compiles the kernels or loads them from
-    their cache; until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Then `on_warm` is
-    called once, in the event loop, with None or with the exception that the example raised; without it, the
+    At start-up it predicts an example in a thread, which compiles the kernels or loads them from their cache.
+    Until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Afterwards `on_warm` is called
+    once, in the event loop, with None or with the exception that the example raised; without `on_warm`, the
     exception is logged.
     """
     service = Service(model, limits, windows, unknown_fields, metrics, feedback, max_age_s)
@@ -94,7 +94,9 @@ def create_app(
         service.close()
 
     app = application_class()(title="ctr", description=DESCRIPTION, version=model.id, lifespan=lifespan)
-    add_routes(app, service)
+    add_prediction_routes(app, service)
+    add_model_route(app, model.manifest)
+    add_state_routes(app, service)
     add_page(app, lambda: service.model)  # not the model itself: see `Service.close`
     add_open_inference(app, service)
     if model.spec.windows:
@@ -102,33 +104,25 @@ def create_app(
     if feedback is not None:
         add_feedback_route(app, service)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
-    # The innermost: what is added later, to count, log or refuse requests, applies to predictions, too.
+    # Added first, so innermost: middleware that counts, logs or refuses requests also sees predictions.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
     counting = partial(service.metrics.counting, paths=frozenset(route.path for route in routes))
     app.add_middleware(counting)
     app.state.service = service
     app.state.shortcut = counting(Shortcut(app, service=service, path=PREDICT))
+    # After all routes, as FastAPI makes the document anew when one is added.
+    describe_infer(app, service)
+    describe_arrow(app, PREDICT_ARROW)
     for route in routes:
-        if route.path == PREDICT_ARROW:
-            describe_arrow(app, route.path)
-        elif route.methods == {"POST"} and route.path != FEEDBACK:
+        if route.methods == {"POST"} and route.path not in (PREDICT_ARROW, FEEDBACK):
             others, log = unknown_fields != "refuse", feedback is not None and route.path == PREDICT
             describe_rows(app, model.spec, limits.rows, route.path, others=others, log=log)
-        if route.path in (PREDICT, PREDICT_ARROW):
-            describe_details(app, route.path)
-    for route in routes:  # after the description, which would list each endpoint twice
+    for route in routes:  # after the descriptions, which would list each endpoint twice
         if route.methods == {"GET"}:
             route.methods.add("HEAD")
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(DataError, _bad_rows)
     return app
-
-
-def add_routes(app: FastAPI, service: Service) -> None:
-    """The endpoints of every model."""
-    add_prediction_routes(app, service)
-    add_model_route(app, service.model.manifest)
-    add_state_routes(app, service)
 
 
 def add_prediction_routes(app: FastAPI, service: Service) -> None:
@@ -140,20 +134,26 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
         response_model=Predictions,
         response_model_exclude_none=True,
         responses=_ROW_REFUSALS,
+        openapi_extra=INCLUDE,
     )
     async def predict(request: Request) -> Response:
-        """Predict one click probability per row. A field that is left out or null is a missing value.
+        """Predict one click probability per row. A field that is absent or null counts as missing.
 
-        Rows are objects (`rows`), or lists of values by field (`columns`), or candidates that share the
-        values of a context (`context` and `candidates`).
+        Rows are objects (`rows`), lists of values by field (`columns`), or candidates that share the values
+        of a context (`context` and `candidates`).
         """
         return await service.predict_json(request)
 
-    @app.post(PREDICT_ARROW, summary="Predict from Arrow to Arrow", responses=_ROW_REFUSALS)
+    @app.post(
+        PREDICT_ARROW,
+        summary="Predict from Arrow to Arrow",
+        responses=_ROW_REFUSALS,
+        openapi_extra=INCLUDE,
+    )
     async def predict_arrow(request: Request) -> Response:
         """An Arrow IPC stream or file of rows in, a stream with the column `prediction` out.
 
-        A column that is not there is missing in all rows. The data must not be compressed by Arrow itself.
+        An absent column counts as missing in all rows. The data must not be compressed by Arrow itself.
         """
         return await service.predict_arrow(request)
 
@@ -165,7 +165,7 @@ def add_prediction_routes(app: FastAPI, service: Service) -> None:
     )
     async def explain(request: Request) -> Response:
         """What each feature of a row adds to its prediction, the largest contributions first."""
-        return await service.explain_json(request)
+        return await service.respond(request, service.explain, in_thread=True)
 
 
 def add_model_route(app: FastAPI, manifest: dict[str, Any]) -> None:
@@ -176,15 +176,16 @@ def add_model_route(app: FastAPI, manifest: dict[str, Any]) -> None:
     async def describe(request: Request) -> Response:
         """The model's id and manifest: format version, settings, feature spec, training data, metrics.
 
-        Names of inputs are for requests with an administrator's token.
+        Only requests with an administrator's token see the names of inputs.
         """
-        return _json(whole if request.scope.get(IS_ADMIN, False) else without_inputs)
+        manifest = whole if request.scope.get(IS_ADMIN, False) else without_inputs
+        return Response(manifest, media_type="application/json")
 
 
 def _without_inputs(entry: Any) -> Any:
-    """The same entries of a manifest but those that name files."""
+    """The entries of a manifest, except those that name files."""
     if isinstance(entry, dict):
-        return {name: _without_inputs(each) for name, each in entry.items() if name not in _NAMES_OF_FILES}
+        return {name: _without_inputs(value) for name, value in entry.items() if name not in _FILE_ENTRIES}
     return [*map(_without_inputs, entry)] if isinstance(entry, list | tuple) else entry
 
 
@@ -196,19 +197,19 @@ def add_state_routes(app: FastAPI, service: Service) -> None:
         """Requests, latency and rows, for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
-    @app.get("/healthz", summary="Tell whether the process lives")
+    @app.get("/healthz", summary="Tell whether the process is alive")
     async def healthz() -> Alive:
-        """200 as long as the process answers at all; a supervisor restarts it otherwise."""
+        """200 as long as the process answers at all; otherwise a supervisor restarts it."""
         return Alive(status="alive")
 
     @app.get(
         "/readyz",
-        summary="Tell whether requests are welcome",
+        summary="Tell whether the server accepts requests",
         response_model_exclude_none=True,
         responses={503: {"model": Problem, "description": NOT_NOW}},
     )
     async def readyz() -> Ready:
-        """200 when the model is loaded and warm; a load balancer sends requests only then."""
+        """200 once the model is loaded and warm; a load balancer sends requests only then."""
         service.check_ready()
         service.check_age()
         await service.check_windows()
@@ -220,43 +221,44 @@ def add_event_routes(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/v1/events/impressions",
-        summary="Tell what was shown",
+        summary="Report what was shown",
         response_model=Taken,
         responses=REFUSALS,
     )
     async def impressions(request: Request) -> Response:
-        """Rows with key columns and time, in the order of time. They count for later predictions.
+        """Rows with key columns and time, in time order. Later predictions take them into account.
 
         All rows of a request count, or none. Rows that are sent twice count twice.
         """
         return await service.respond(request, service.impressions)
 
-    @app.post("/v1/events/clicks", summary="Tell what was clicked", response_model=Taken, responses=REFUSALS)
+    @app.post(
+        "/v1/events/clicks", summary="Report what was clicked", response_model=Taken, responses=REFUSALS
+    )
     async def clicks(request: Request) -> Response:
-        """Rows that were sent as impressions and have been clicked, with the time of the impression."""
+        """Rows that were sent as impressions and then clicked, with the time of the impression."""
         return await service.respond(request, service.clicks)
 
 
 def add_feedback_route(app: FastAPI, service: Service) -> None:
-    """The endpoint of a server that keeps a log."""
+    """The endpoint of a server with a feedback log."""
 
-    @app.post(FEEDBACK, summary="Tell what was clicked", response_model=Taken, responses=REFUSALS)
+    @app.post(
+        FEEDBACK,
+        summary="Report what was clicked",
+        response_model=Taken,
+        responses=REFUSALS,
+        openapi_extra=CLICKS,
+    )
     async def feedback(request: Request) -> Response:
-        """Clicks on rows that were served, by the ids in their answers. They are kept when this answers.
+        """Clicks on rows that were served, by the ids in the answers. They are stored before this answers.
 
-        Sent twice, a click counts once; one that comes after the window of `ctr join` does not.
+        A click that is sent twice counts once; one that comes after the window of `ctr join` does not count.
         """
-        return await service.respond(request, service.click, is_aside=True)
-
-    content = {"application/json": {"schema": Clicks.model_json_schema()}}
-    app.openapi()["paths"][FEEDBACK]["post"]["requestBody"] = {"required": True, "content": content}
+        return await service.respond(request, service.click, in_thread=True)
 
 
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
-
-
-# Coroutines, because Starlette would call a function in a thread.
+# Coroutines, because Starlette would call plain functions in a thread.
 async def _refused(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return problem(error.status, error.detail)

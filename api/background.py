@@ -1,4 +1,4 @@
-"""`background`: a thread for work that requests should not wait for."""
+"""`background`: a low-priority thread, for work that must not delay requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NICENESS = 10
 
 
 def background() -> ThreadPoolExecutor:
-    """One thread, which gives way to others where there are not enough cores."""
-    return ThreadPoolExecutor(1, thread_name_prefix="background", initializer=_give_way)
+    """One thread, with a lower priority than the others."""
+    return ThreadPoolExecutor(1, thread_name_prefix="background", initializer=_lower_priority)
 
 
-def _give_way() -> None:
-    with suppress(OSError, AttributeError):  # on Linux, a thread has a niceness of its own
+def _lower_priority() -> None:
+    with suppress(OSError, AttributeError):  # on Linux, each thread has a niceness
         os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)

@@ -1,4 +1,4 @@
-"""`Client` and `AsyncClient`: predictions of a server, for Python programs."""
+"""`Client` and `AsyncClient`: predictions from a server, for Python programs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ if TYPE_CHECKING:
 _ARROW = "application/vnd.apache.arrow.stream"
 _JSON = "application/json"
 _AGAIN = frozenset({429, 502, 503, 504})
-"""Statuses of a server that may answer later."""
+"""Statuses after which a later attempt may succeed."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _BATCH_ROWS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """One request, and how its answer is read. It changes nothing on the server, and so may be repeated."""
+class _Request:
+    """A request, and how to read its answer. It changes nothing on the server, so it can be repeated."""
 
     path: str
     content: bytes
-    kind: str
+    content_type: str
     read: Callable[[bytes], NDArray[np.float32]]
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"content-type": self.content_type}
 
-class _Settings:
-    """What both clients have."""
+
+class _ClientSettings:
+    """The part that both clients share."""
 
     def __init__(
         self,
@@ -53,9 +57,9 @@ class _Settings:
         socket: str | Path | None = None,
         verify: Any = True,
     ) -> None:
-        """`url`: such as `http://127.0.0.1:8000`. `token`: see `ctr serve --tokens-file`. `retries`: so often
-        a request is repeated that met no server, or one that is busy or warming up. `batch_rows`: at most so
-        many rows go with one request. `socket`: the path of a Unix socket. `verify`: as httpx has it.
+        """`url`: such as `http://127.0.0.1:8000`. `token`: see `ctr serve --tokens-file`. `retries`: how
+        often to repeat a request if the server cannot be reached, is busy or is warming up. `batch_rows`: the
+        most rows of one request. `socket`: the path of a Unix socket. `verify`: as in httpx.
         """
         require_packages("A client", {"httpx": "httpx"})
         self._retries, self._batch_rows = retries, batch_rows
@@ -68,28 +72,28 @@ class _Settings:
         if socket is not None:
             self._transport["uds"] = str(socket)
 
-    def _asks(self, data: Any) -> Iterator[_Ask]:
-        """The requests for the predictions of some data, in the order of its rows."""
+    def _requests(self, data: Any) -> Iterator[_Request]:
+        """The requests for the predictions of `data`, in the order of its rows."""
         if (table := _table_of(data)) is not None:
             for first in range(0, table.num_rows, self._batch_rows):
                 content = _stream_of(table.slice(first, self._batch_rows))
-                yield _Ask("/v1/predict/arrow", content, _ARROW, _of_arrow)
+                yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow)
             return
         rows = [data] if isinstance(data, Mapping) else list(data)
         for first in range(0, len(rows), self._batch_rows):
             content = orjson.dumps(
                 {"rows": rows[first : first + self._batch_rows]}, option=orjson.OPT_SERIALIZE_NUMPY
             )
-            yield _Ask("/v1/predict", content, _JSON, _of_json)
+            yield _Request("/v1/predict", content, _JSON, _of_json)
 
     def _pause_s(self, attempt: int, response: httpx.Response | None) -> float:
-        wanted = "" if response is None else response.headers.get("retry-after", "")
-        pause = float(wanted) if wanted.isdecimal() else _FIRST_PAUSE_S * 2**attempt
+        retry_after = "" if response is None else response.headers.get("retry-after", "")
+        pause = float(retry_after) if retry_after.isdecimal() else _FIRST_PAUSE_S * 2**attempt
         return min(pause, _LONGEST_PAUSE_S)
 
 
-class Client(_Settings):
-    """Asks a server for predictions. May be used by several threads, and as a context manager.
+class Client(_ClientSettings):
+    """Asks a server for predictions. Thread-safe; also a context manager.
 
     >>> with Client("http://127.0.0.1:8000") as client:     # doctest: +SKIP
     ...     client.predict([{"site": "news"}, {"site": "shop"}])
@@ -104,10 +108,10 @@ class Client(_Settings):
     def predict(self, data: Any) -> NDArray[np.float32]:
         """float32[rows]: a click probability for each row.
 
-        `data`: dicts, a dict, a frame of pandas or polars, or an Arrow table. Raises DataError for rows that
-        the server refuses, with what it says, and CtrError where there is no answer.
+        `data`: dicts, a dict, a frame of pandas or polars, or an Arrow table. Raises DataError with the
+        server's reason for rows that it refuses, and CtrError if it does not answer.
         """
-        return _joined([each.read(self._send(each)) for each in self._asks(data)])
+        return _joined([request.read(self._send(request)) for request in self._requests(data)])
 
     def model(self) -> dict[str, Any]:
         """The manifest of the model that is served."""
@@ -127,13 +131,13 @@ class Client(_Settings):
     ) -> None:
         self.close()
 
-    def _send(self, ask: _Ask) -> bytes:
+    def _send(self, request: _Request) -> bytes:
         import httpx
 
         for attempt in range(self._retries + 1):
             response = failure = None
             try:
-                response = self._http.post(ask.path, content=ask.content, headers={"content-type": ask.kind})
+                response = self._http.post(request.path, content=request.content, headers=request.headers)
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:
@@ -142,7 +146,7 @@ class Client(_Settings):
         raise AssertionError
 
 
-class AsyncClient(_Settings):
+class AsyncClient(_ClientSettings):
     """The same for asyncio: `async with AsyncClient(url) as client: await client.predict(rows)`."""
 
     def __init__(self, url: str, **settings: Any) -> None:
@@ -153,10 +157,10 @@ class AsyncClient(_Settings):
         self._http = httpx.AsyncClient(transport=transport, **self._options)
 
     async def predict(self, data: Any) -> NDArray[np.float32]:
-        """See `Client.predict`; the requests of one call are under way together."""
-        asks = list(self._asks(data))
-        answers = await asyncio.gather(*map(self._send, asks))
-        return _joined([ask.read(answer) for ask, answer in zip(asks, answers, strict=True)])
+        """See `Client.predict`; the requests of one call run concurrently."""
+        requests = list(self._requests(data))
+        answers = await asyncio.gather(*map(self._send, requests))
+        return _joined([request.read(answer) for request, answer in zip(requests, answers, strict=True)])
 
     async def model(self) -> dict[str, Any]:
         """The manifest of the model that is served."""
@@ -176,14 +180,15 @@ class AsyncClient(_Settings):
     ) -> None:
         await self.close()
 
-    async def _send(self, ask: _Ask) -> bytes:
+    async def _send(self, request: _Request) -> bytes:
         import httpx
 
         for attempt in range(self._retries + 1):
             response = failure = None
             try:
-                headers = {"content-type": ask.kind}
-                response = await self._http.post(ask.path, content=ask.content, headers=headers)
+                response = await self._http.post(
+                    request.path, content=request.content, headers=request.headers
+                )
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:
@@ -204,7 +209,7 @@ def _content(response: httpx.Response | None, failure: Exception | None, url: st
 
 
 def _raise_for(response: httpx.Response) -> None:
-    """Raise what an answer other than predictions says."""
+    """Raise the reason of an answer without success."""
     if response.is_success:
         return
     try:

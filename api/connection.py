@@ -1,4 +1,4 @@
-"""`Bounded`: an HTTP connection of uvicorn with deadlines, a limit on their number, and a last notice."""
+"""`Bounded`: HTTP connections of uvicorn with deadlines and a limit, which announce a shutdown."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-if TYPE_CHECKING:  # that of httptools has the same methods, as far as they are used
+if TYPE_CHECKING:  # the protocol of httptools has the same methods, as far as they are used
     _Protocol = H11Protocol
 else:
     _Protocol = object
 
 HEADER_S = 10.0
-"""A connection has this long to send its first request's header, or the rest of one that it has begun."""
+"""A connection has this long to send the header of its first request, or the rest of one that it began."""
 
 LINGER_S = 1.0
-"""When the server stops, an idle connection stays open for this long: a request that is on its way is still
-answered, and the answer says that the connection closes."""
+"""When the server stops, idle connections stay open for this long: requests that are on their way are still
+answered, and the answers announce that the connection closes."""
 
 _CLOSE = (b"connection", b"close")
 _DETAIL = b'{"detail":"every connection of this server is in use; try again"}'
@@ -29,14 +29,14 @@ _FULL = (
 
 
 class Bounded(_Protocol):
-    """One client's connection, mixed into a protocol of uvicorn.
+    """A client's connection; a mixin for the protocols of uvicorn.
 
-    uvicorn bounds how long a connection may be idle between requests. It bounds neither how long a header
-    may take nor how many connections there are, and a process without a free descriptor answers nobody.
+    uvicorn limits how long a connection may be idle between requests, but neither the time of a header nor
+    the number of connections, and a process that runs out of descriptors answers nobody.
     """
 
     def __init__(self, *args: Any, limit: int, header_s: float = HEADER_S, **kwargs: Any) -> None:
-        """At most `limit` connections at a time, each with `header_s` seconds for a request's header."""
+        """At most `limit` connections at a time; each has `header_s` seconds for a request's header."""
         super().__init__(*args, **kwargs)
         self._limit = limit
         self._header_s = header_s
@@ -45,7 +45,7 @@ class Bounded(_Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._limit and not self._make_room():
+        if len(self.connections) > self._limit and not self._free_one():
             transport.write(_FULL)
             transport.close()
             return
@@ -55,7 +55,7 @@ class Bounded(_Protocol):
         super().data_received(data)  # ends the timer of an idle connection
         if not self._waits:
             self._stop_deadline()
-        elif self._deadline is None:  # part of a header, or of a body whose request was answered without it
+        elif self._deadline is None:  # part of a header, or of a body that its answer did not wait for
             self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -69,10 +69,10 @@ class Bounded(_Protocol):
             self._start_deadline()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()  # to close it would wait for a client that does not read its answer
+        self.transport.abort()  # closing would wait for a client that does not read its answer
 
     def shutdown(self) -> None:
-        """Answer what is asked until the connection ends, and say so in the answer."""
+        """Answer requests until the connection ends, announcing that it closes."""
         if _CLOSE not in self.server_state.default_headers:
             self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
         if self._waits:
@@ -83,18 +83,18 @@ class Bounded(_Protocol):
 
     @property
     def _has_part(self) -> bool:
-        """Whether part of a request has come that is not under way."""
+        """Whether part of a request has arrived that has not started."""
         raise NotImplementedError
 
     @property
     def _waits(self) -> bool:
-        """Whether no request is under way: the client has sent part of one at most."""
+        """Whether no request is running: the client has sent at most part of one."""
         return self.cycle is None or self.cycle.response_complete
 
-    def _make_room(self) -> bool:
-        """Close the connection that has waited longest for a request, first of those that never sent one.
+    def _free_one(self) -> bool:
+        """Close the connection that has waited longest for a request; first those that never sent one.
 
-        False when requests are under way on all.
+        Returns False if all connections have running requests.
         """
         others = [c for c in self.connections if isinstance(c, Bounded) and c._waits and c is not self]
         if not others:
@@ -116,7 +116,7 @@ class Bounded(_Protocol):
 
 
 class H11Connection(Bounded, H11Protocol):
-    """A connection that needs nothing but Python."""
+    """A connection whose requests are parsed in Python."""
 
     @property
     def _has_part(self) -> bool:

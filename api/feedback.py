@@ -1,4 +1,4 @@
-"""`FeedbackLog`: keeps rows that were served, and the clicks that come back for them."""
+"""`FeedbackLog`: stores rows that were served, and clicks on them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ logger = logging.getLogger(__name__)
 
 
 class FeedbackLog:
-    """Of one process: to be made after it was forked. Any number of threads may use it."""
+    """The log of one process, created after a fork. Thread-safe."""
 
     def __init__(self, log: str | Path, share: float = 0.0, kept_s: float = 7_200.0) -> None:
-        """`log`: a folder, or the URL of a stream in Redis, which keeps them for `kept_s` seconds.
+        """`log`: a folder, or the URL of a stream in Redis, which keeps events for `kept_s` seconds.
 
-        `share`: of the requests, those that are kept without asking. Raises as `ctr.stream.open_writers`.
+        `share`: the share of requests that are stored without asking for it. Raises as
+        `ctr.stream.open_writers` does.
         """
         self._impressions, self._clicks = open_writers(log, kept_s)
         self.share = share
         self._is_failing = False
 
     def is_drawn(self) -> bool:
-        """Whether the next request is kept, though it does not ask for it."""
+        """Whether to store the next request, although it does not ask for it."""
         return random() < self.share
 
     def keep(
@@ -41,7 +42,7 @@ class FeedbackLog:
         model: str,
         metrics: ServingMetrics,
     ) -> list[str] | None:
-        """Keep the rows of a request as they came; their ids, or None where the log refuses."""
+        """Store the rows of a request as received; returns their ids, or None if the log fails."""
         events = [
             {"model": model, "prediction": prediction, "row": row}
             for row, prediction in zip(rows, predictions.tolist(), strict=True)
@@ -51,40 +52,39 @@ class FeedbackLog:
         except OSError as error:
             metrics.not_kept.inc(len(events))
             if not self._is_failing:
-                logger.error("rows that were served are not kept: %s", error)
+                logger.error("rows that were served are not stored: %s", error)
             self._is_failing = True
             return None
         self._is_failing = False
         return ids
 
     def click(self, body: bytes, limits: Limits) -> bytes:
-        """The response to `{"clicks": [ID, ...]}`, once they are kept.
+        """The response to `{"clicks": [ID, ...]}`, after storing the clicks.
 
-        RequestError for other bodies (422), for more than there may be rows (413), and where the log refuses
-        (503).
+        Raises RequestError for other bodies (422), for too many clicks (413), and if the log fails (503).
         """
         try:
             request = orjson.loads(body)
             ids = request["clicks"]
-            wrong = next((each for each in ids if not isinstance(each, str) or time_of(each) is None), None)
+            wrong = next((id_ for id_ in ids if not isinstance(id_, str) or time_of(id_) is None), None)
         except (orjson.JSONDecodeError, KeyError, TypeError):
             raise RequestError(
-                422, 'send {"clicks": [ID, ...]}, of the ids in answers to predictions'
+                422, 'send {"clicks": [ID, ...]}, with ids from answers to predictions'
             ) from None
         if not isinstance(ids, list) or set(request) != {"clicks"}:
             raise RequestError(422, 'send {"clicks": [ID, ...]}, and nothing else')
         if wrong is not None:
-            raise RequestError(422, f"clicks: {str(wrong)!r:.80} is no id of an answer")
+            raise RequestError(422, f"clicks: {str(wrong)!r:.80} is not an id from an answer")
         if len(ids) > limits.rows:
             raise RequestError(413, f"{len(ids):,} clicks; send at most {limits.rows:,} {setting_of('rows')}")
         moment = now()
         try:
-            self._clicks.write([{"id": each, "time": moment} for each in ids])
+            self._clicks.write([{"id": id_, "time": moment} for id_ in ids])
         except OSError as error:
-            raise RequestError(503, f"the clicks could not be kept ({error}); send them again") from None
+            raise RequestError(503, f"the clicks could not be stored ({error}); send them again") from None
         return orjson.dumps({"taken": len(ids)})
 
     def close(self) -> None:
-        """Everything is in the log then, but what a Redis that is away does not take."""
+        """Write everything to the log, except what an unreachable Redis does not accept."""
         self._impressions.close()
         self._clicks.close()

@@ -7,11 +7,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ctr.api.connection import Bounded
 
 MOST_HEADER_BYTES = 64 << 10
-"""As with h11; httptools has no limit of its own."""
+"""The limit of h11; httptools has none."""
 
 
 class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # two protocols, for the types
-    """A connection that needs httptools."""
+    """A connection whose requests are parsed by httptools."""
 
     _in_message = False
     _in_header = False

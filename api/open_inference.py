@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -17,36 +16,46 @@ from ctr.api.open_inference_schema import (
     ModelReady,
     ServerLive,
     ServerMetadata,
-    describe_infer,
+    infer_body,
 )
 from ctr.api.requests import OUTPUT, RequestError, read_body, read_infer
-from ctr.api.service import Service
+from ctr.api.service import Service, json_response
 from ctr.errors import DataError, StoreError
+from ctr.model import Model
 
 NAME = "ctr"
-"""Of the model; its version is its id."""
+"""The model's name; its version is its id."""
 _HEADER_BYTES = "Inference-Header-Content-Length"
+"""The header with the number of JSON bytes at the start of the body."""
 _MOST_DIGITS = 18
-"""Of a length in a header; Python reads no more than 4,300."""
+"""Of a length in a header; Python parses at most 4,300."""
 _PREFIX, _MODEL = "/v2", f"/models/{NAME}"
 
 
 def add_open_inference(app: FastAPI, service: Service) -> None:
-    """Health, metadata and inference below `/v2`; errors are `{"error": ...}` there.
+    """Health, metadata and inference below `/v2`, where errors are `{"error": ...}`.
 
-    What is about the model is below `/v2/models/ctr` and, undocumented, below its `/versions/<id>`.
+    Endpoints about the model are below `/v2/models/ctr` and, undocumented, below its `/versions/<id>`.
     """
     router, model = APIRouter(prefix=_PREFIX, tags=["Open Inference Protocol"]), service.model
-    columns = [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
-    version = f"{_MODEL}/versions/{model.id}"
     _add_server(router, service)
-    for place, in_schema in ((_MODEL, True), (version, False)):
-        _add_metadata(router, place, model.id, columns, in_schema=in_schema)
+    for place, in_schema in ((_MODEL, True), (f"{_MODEL}/versions/{model.id}", False)):
+        _add_metadata(router, place, model.id, _columns(model), in_schema=in_schema)
         _add_ready(router, f"{place}/ready", "Tell whether the model is ready", service, in_schema=in_schema)
         _add_infer(router, f"{place}/infer", service, in_schema=in_schema)
     _add_unknown(router, model.id)
     app.include_router(router)
-    describe_infer(app, f"{_PREFIX}{_MODEL}/infer", _HEADER_BYTES, columns)
+
+
+def describe_infer(app: FastAPI, service: Service) -> None:
+    """Add the body of a request to predict to the OpenAPI document."""
+    operation = app.openapi()["paths"][f"{_PREFIX}{_MODEL}/infer"]["post"]
+    operation |= infer_body(app, _HEADER_BYTES, _columns(service.model))
+
+
+def _columns(model: Model) -> list[str]:
+    """The inputs of the model."""
+    return [name for name in model.transform.columns if name not in (model.spec.label, model.spec.weight)]
 
 
 # The endpoints must not keep the model itself: see `Service.close`.
@@ -54,14 +63,14 @@ def _add_server(router: APIRouter, service: Service) -> None:
     @router.get("", summary="Describe the server", response_model=ServerMetadata)
     async def describe_server() -> Response:
         """Its name, version and extensions."""
-        return _json({"name": "ctr", "version": __version__, "extensions": ["binary_tensor_data"]})
+        return json_response({"name": "ctr", "version": __version__, "extensions": ["binary_tensor_data"]})
 
-    @router.get("/health/live", summary="Tell whether the process lives", response_model=ServerLive)
+    @router.get("/health/live", summary="Tell whether the process is alive", response_model=ServerLive)
     async def live() -> Response:
         """200 as long as the process answers at all."""
-        return _json({"live": True})
+        return json_response({"live": True})
 
-    _add_ready(router, "/health/ready", "Tell whether requests are welcome", service, in_schema=True)
+    _add_ready(router, "/health/ready", "Tell whether the server accepts requests", service, in_schema=True)
 
 
 def _add_ready(router: APIRouter, path: str, summary: str, service: Service, *, in_schema: bool) -> None:
@@ -73,13 +82,13 @@ def _add_ready(router: APIRouter, path: str, summary: str, service: Service, *, 
         include_in_schema=in_schema,
     )
     async def ready() -> Response:
-        """200 when the model is loaded and warm."""
+        """200 once the model is loaded and warm."""
         try:
             service.check_ready()
             await service.check_windows()
         except RequestError as error:
             return _error(error.status, error.detail)
-        return _json({"ready": True, "name": NAME})
+        return json_response({"ready": True, "name": NAME})
 
 
 def _add_metadata(
@@ -96,7 +105,7 @@ def _add_metadata(
     @router.get(path, summary="Describe the model", response_model=ModelMetadata, include_in_schema=in_schema)
     async def describe_model() -> Response:
         """Its version, inputs and output."""
-        return _json(metadata)
+        return json_response(metadata)
 
 
 def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: bool) -> None:
@@ -110,7 +119,7 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
         include_in_schema=in_schema,
     )
     async def infer(request: Request) -> Response:
-        """One per row, whose columns are the inputs: as JSON, or as bytes after the JSON."""
+        """One probability per row. The inputs are the columns, as JSON or as bytes after the JSON."""
         try:
             service.check_ready()
             size = request.headers.get(_HEADER_BYTES)
@@ -128,7 +137,7 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
         predictions = answer["predictions"]
         output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
         head = {} if id_ is None else {"id": id_}
-        return _json({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
+        return json_response({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
 
 
 def _add_unknown(router: APIRouter, model_id: str) -> None:
@@ -137,9 +146,5 @@ def _add_unknown(router: APIRouter, model_id: str) -> None:
         return _error(404, f"there is no {path!r:.80} here; the model is {NAME!r}, its version {model_id!r}")
 
 
-def _json(content: dict[str, Any], status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status, media_type="application/json")
-
-
 def _error(status: int, text: str) -> Response:
-    return _json({"error": text}, status)
+    return json_response({"error": text}, status)

@@ -1,4 +1,4 @@
-"""What the endpoints below `/v2` take and return, as OpenAPI describes it."""
+"""Requests and responses of the endpoints below `/v2`, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class ServerMetadata(BaseModel):
     """The server."""
 
     name: str
-    version: str = Field(description="Of ctr.")
+    version: str = Field(description="The version of ctr.")
     extensions: list[str]
 
 
 class ServerLive(BaseModel):
-    """The process lives."""
+    """The process is alive."""
 
     live: Literal[True]
 
 
 class ModelReady(BaseModel):
-    """The model answers."""
+    """The model is ready."""
 
     ready: Literal[True]
     name: str
@@ -44,7 +44,7 @@ class TensorMetadata(BaseModel):
     """An input or an output."""
 
     name: str
-    datatype: str = Field(description="What it is best sent as; inputs may have any datatype.")
+    datatype: str = Field(description="The preferred datatype; inputs may have any.")
     shape: list[int] = Field(description="-1: any number of rows.")
 
 
@@ -52,7 +52,7 @@ class ModelMetadata(BaseModel):
     """The model."""
 
     name: str
-    versions: list[str] = Field(description="Ids of models; this server has one.")
+    versions: list[str] = Field(description="Model ids; this server has one.")
     platform: str
     inputs: list[TensorMetadata] = Field(description="The columns of a row.")
     outputs: list[TensorMetadata]
@@ -72,7 +72,7 @@ class InferResponse(BaseModel):
 
     model_name: str
     model_version: str = Field(description="Id of the model that predicted.")
-    id: str | None = Field(None, description="That of the request; absent if it had none.")
+    id: str | None = Field(None, description="The id of the request; absent if it had none.")
     outputs: list[OutputTensor]
 
 
@@ -82,32 +82,21 @@ UNAVAILABLE: dict[int | str, dict[str, Any]] = {
 REFUSALS: dict[int | str, dict[str, Any]] = {
     408: {"model": InferError, "description": "The body took too long to arrive"},
     413: {"model": InferError, "description": "Too many rows, or too large a body"},
-    422: {"model": InferError, "description": "Not a request of the protocol, or a wrong value"},
+    422: {"model": InferError, "description": "Not a request of this protocol, or an invalid value"},
     **UNAVAILABLE,
 }
-"""Why requests to predict may be refused, by status."""
+"""Why a request to predict may be refused, by status."""
 
 
-def describe_infer(app: FastAPI, path: str, header: str, columns: Sequence[str]) -> None:
-    """Put the body of a request to predict into the OpenAPI document.
+def infer_body(app: FastAPI, header: str, columns: Sequence[str]) -> dict[str, Any]:
+    """The parameters and the body of a request to predict; their schemas are added to the document of `app`.
 
-    `header`: says how many bytes of the body are JSON. `columns`: names of inputs.
+    `header`: the name of the header with the number of JSON bytes. `columns`: names of inputs.
     """
-    document = app.openapi()
     schema = InferRequest.model_json_schema(ref_template=_SCHEMAS)
     schemas = schema.pop("$defs")
     schemas["InputTensor"]["properties"]["name"]["enum"] = list(columns)
-    document["components"]["schemas"] |= schemas | {InferRequest.__name__: schema}
-    operation = document["paths"][path]["post"]
-    operation["parameters"] = [
-        {
-            "name": header,
-            "in": "header",
-            "required": False,
-            "description": "Bytes of JSON at the start of the body, if tensors follow as bytes.",
-            "schema": {"type": "integer", "minimum": 0},
-        }
-    ]
+    app.openapi()["components"]["schemas"] |= schemas | {InferRequest.__name__: schema}
     example = [{"name": name, "datatype": "BYTES", "shape": [1], "data": ["5"]} for name in columns[:1]]
     content = {
         "application/json": {
@@ -116,4 +105,11 @@ def describe_infer(app: FastAPI, path: str, header: str, columns: Sequence[str])
         },
         "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
     }
-    operation["requestBody"] = {"required": True, "content": content}
+    parameter = {
+        "name": header,
+        "in": "header",
+        "required": False,
+        "description": "Bytes of JSON at the start of the body, if binary tensors follow.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    return {"parameters": [parameter], "requestBody": {"required": True, "content": content}}

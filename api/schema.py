@@ -1,4 +1,4 @@
-"""What the endpoints take and return, as OpenAPI tells it; the fields of a row come from the model's spec."""
+"""Requests and responses for the OpenAPI document; the fields of a row come from the model's spec."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ctr.api.requests import ARROW
 from ctr.features import FeatureSpec
 from ctr.features.spec import UNIX, UNIX_MS, CategoryField, NumberField, TimeField, column_of, columns_of
 
-NOT_NOW = "The model is warming up, the server is busy, or Redis, which has the windows, is away"
+NOT_NOW = "The model is warming up, the server is busy, or Redis, which holds the windows, is unavailable"
 """Why an answer may have the status 503."""
 
 EXAMPLE_NUMBER = 5
 EXAMPLE_CATEGORY = "68fd1e64"
 EXAMPLE_LIST = ["red", "shoes"]
 EXAMPLE_FIELDS = 4
-"""A documented example shows this many fields of each type; the others are missing, as they may be."""
+"""The documented example has this many fields of each type; a request may omit the others."""
 
 _NUMBER_TEXT = {
     "type": "string",
     "pattern": r"^[ \t]*([+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?)?[ \t]*$",
 }
-# What 64 bits hold, signed or not. Bounds that are exact as floats too, which 2**64 - 1 is not.
+# 64 bits, signed or unsigned. These bounds are exact as floats; 2**64 - 1 is not.
 _WHOLE = {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**64}
 _BOOLEAN = {"type": "boolean"}
 _MISSING = {"type": "null"}
@@ -36,42 +36,42 @@ _NUMBER = {
     "anyOf": [{"type": "number"}, _NUMBER_TEXT, _BOOLEAN, _MISSING],
 }
 _CATEGORY: dict[str, Any] = {
-    "description": "A category: text, or a whole number, which is its digits; true and false are 1 and 0.",
+    "description": "A category: text, or a whole number, taken as its digits; true and false are 1 and 0.",
     "anyOf": [{"type": "string"}, _WHOLE, _BOOLEAN, _MISSING],
 }
 _LIST = {
-    "description": "Several categories: a list of them, or text that has them as the training data has.",
+    "description": "Several categories: a list, or text in the format of the training data.",
     "anyOf": [{"type": "array", "items": {"anyOf": _CATEGORY["anyOf"]}}, *_CATEGORY["anyOf"]],
 }
 _BOTH = {
-    "description": "A number that is a category too: a whole number, or the text that the training data has.",
+    "description": "A number that is also a category: a whole number, or its text in the training data.",
     "anyOf": [_WHOLE, _NUMBER_TEXT, _BOOLEAN, _MISSING],
 }
 _TIME = {
-    "description": "A time, as the training data has it; a row without one has no features of windows.",
+    "description": "A time in the format of the training data; a row without one has no window features.",
     "anyOf": [{"type": "string"}, _WHOLE, _MISSING],
 }
 _UNIX_TIME = {
-    "description": "A time: a number of seconds or milliseconds since 1970, as the training data has it.",
+    "description": "A time: seconds or milliseconds since 1970, as in the training data.",
     "anyOf": [{"type": "number"}, {"type": "string"}, _MISSING],
 }
 _WINDOW_TIME = {
-    "description": "A time, as the training data has it; looked at where the row has the key of a window.",
+    "description": "A time in the format of the training data; read if the row has the key of a window.",
     "anyOf": [{"type": "string"}, {"type": "number"}, _BOOLEAN, _MISSING],
 }
 _LOG = {
     "type": "boolean",
-    "description": "Whether rows are kept, for `/v1/feedback`; the answer has their ids.",
+    "description": "Whether to store the rows for `/v1/feedback`; the answer then has their ids.",
 }
-_OWN_FEATURES = {"description": "The features of a row, as a line of the format has them."}
-_UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model does not use."}
+_OWN_FEATURES = {"description": "The features of a row, as in a line of the format."}
+_UNUSED: dict[str, Any] = {"description": "A column of the raw data that the model ignores."}
 
 
 class FeatureContribution(BaseModel):
     """What one feature adds to the log-odds of a row."""
 
-    field: str = Field(description="Name of the field or cross; `(bias)` for what every row has.")
-    slot: int = Field(description="Where the model has the feature's weight.")
+    field: str = Field(description="Name of the field or cross; `(bias)` for the bias.")
+    slot: int = Field(description="The slot of the feature's weight.")
     contribution: float = Field(description="Weight times value.")
 
 
@@ -85,7 +85,7 @@ class Predictions(BaseModel):
     predictions: list[float] = Field(description="Probability of a click, between 0 and 1, for each row.")
     model: str = Field(description="Id of the model that predicted.")
     ids: list[str] | None = Field(
-        None, description="Of rows that were kept: a click on one is told to `/v1/feedback` by its id."
+        None, description="Ids of stored rows: report a click on a row to `/v1/feedback` by its id."
     )
     margins: list[float] | None = Field(
         None, description="With `include=margins`: the log-odds of a click for each row, after calibration."
@@ -93,7 +93,7 @@ class Predictions(BaseModel):
     unseen: list[float] | None = Field(
         None,
         description="With `include=unseen`: the share of each row's features for which the model has no"
-        " weight: they were not in its training data, or told nothing.",
+        " weight, because they were absent from its training data or had no effect.",
     )
     contributions: list[list[FeatureContribution]] | None = Field(
         None,
@@ -103,16 +103,16 @@ class Predictions(BaseModel):
 
 
 class TextContribution(FeatureContribution):
-    """The same with what the feature is."""
+    """The same, with the feature itself."""
 
     text: str = Field(description="The field's value in the row; empty for a cross.")
-    feature: str = Field(description="What the value became.")
-    value: float = Field(description="Of the feature; 1 for a category.")
-    weight: float = Field(description="Of the feature in the model; 0 if it has none.")
+    feature: str = Field(description="The feature made of the value.")
+    value: float = Field(description="The feature's value; 1 for a category.")
+    weight: float = Field(description="The feature's weight in the model; 0 if it has none.")
 
 
 class RowExplanation(BaseModel):
-    """A row's prediction and what it comes from."""
+    """A row's prediction, and its contributions."""
 
     log_odds: float = Field(description="The sum of the contributions, before calibration.")
     prediction: float = Field(description="Probability of a click.")
@@ -127,9 +127,11 @@ class Explanations(BaseModel):
 
 
 class Taken(BaseModel):
-    """What became of events."""
+    """How many events were accepted."""
 
-    taken: int = Field(description="How many rows count from now on; others have no key, no time or no row.")
+    taken: int = Field(
+        description="Number of rows that now count; the others have no key, no time or no row."
+    )
 
 
 class Problem(BaseModel):
@@ -137,6 +139,21 @@ class Problem(BaseModel):
 
     detail: str = Field(description="What was wrong, where, the value it got, and the remedy.")
 
+
+INCLUDE = {
+    "parameters": [
+        {
+            "name": "include",
+            "in": "query",
+            "required": False,
+            "description": "Details to add to the predictions.",
+            "style": "form",
+            "explode": False,
+            "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": list(DETAILS)}},
+        }
+    ]
+}
+"""The query parameter `include`, for a route's `openapi_extra`."""
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Problem, "description": "Too many rows, or too large a body"},
@@ -156,15 +173,24 @@ class Clicks(BaseModel):
     )
 
 
+CLICKS = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": Clicks.model_json_schema()}},
+    }
+}
+"""The body of a request with clicks, for a route's `openapi_extra`."""
+
+
 class LabelChange(BaseModel):
-    """What a label is to point to: a version, or the one before."""
+    """Where a label should point: to a version, or back to the previous one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     version: Annotated[str, Field(max_length=64)] | None = Field(
         None, description="Its id, or a label of it."
     )
-    rollback: bool = Field(False, description="True: where the label pointed to before.")
+    rollback: bool = Field(False, description="True: the previous version of the label.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -174,7 +200,7 @@ class LabelChange(BaseModel):
 
 
 class LabelChanged(BaseModel):
-    """Where a label points to now."""
+    """The version that a label now points to."""
 
     label: str
     version: str
@@ -186,36 +212,38 @@ class Served(BaseModel):
     label: str
     version: str = Field(description="Id of the model.")
     since: str = Field(description="When it was first served here.")
-    created: str | None = Field(description="When it was made.")
-    share: float = Field(description="Of the requests, 0 to 1.")
-    metrics: dict[str, float | None] = Field(description="Of its hold-out, as its training has measured it.")
+    created: str | None = Field(description="When the model was created.")
+    share: float = Field(description="Share of the requests, 0 to 1.")
+    metrics: dict[str, float | None] = Field(
+        description="Metrics on its hold-out, measured when it was trained."
+    )
 
 
 class Models(BaseModel):
     """What is served, by label."""
 
     served: list[Served]
-    failed: list[str] = Field(description="Versions that were tried and are not served.")
+    failed: list[str] = Field(description="Versions that failed and are not served.")
 
 
 class Alive(BaseModel):
-    """The process lives."""
+    """The process is alive."""
 
     status: str = Field(description="Always `alive`.")
 
 
 class Ready(BaseModel):
-    """The model answers."""
+    """The model is ready."""
 
     status: str = Field(description="Always `ready`.")
     model: str = Field(description="Id of the model that predicts.")
     age_s: float | None = Field(
-        default=None, description="Of live weights: seconds for which pushes may not have arrived here."
+        default=None, description="Live weights: pushes of this many seconds may not have arrived yet."
     )
 
 
 def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
-    """A row that a model of `spec` takes now, with the first few fields of each type."""
+    """A row that a model of `spec` accepts now, with the first few fields of each type."""
     numbers = [column_of(field) for field in spec.fields if isinstance(field, NumberField)]
     categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
     row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
@@ -229,7 +257,7 @@ def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
         for field in times[:EXAMPLE_FIELDS]
         for column in columns_of(field)
     }
-    # Last, because a column that is read both ways has to hold a number.
+    # Last, because a column that is read both as category and number must hold a number.
     return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
 
 
@@ -243,10 +271,11 @@ def _example_time(time_format: str | None) -> int | str:
 def describe_rows(
     app: FastAPI, spec: FeatureSpec, max_rows: int, path: str, *, others: bool = False, log: bool = False
 ) -> None:
-    """Put the schema of a request to `path` into the OpenAPI document, which FastAPI makes once and keeps.
+    """Add the schema of a request to `path` to the OpenAPI document.
 
-    Not by a route's `openapi_extra`: that turns the bounds of whole numbers into floats, which are not exact.
-    `others`: rows may have fields that the spec does not name. `log`: a request may say that it is kept.
+    A route's `openapi_extra` would turn the bounds of whole numbers into floats, which are not exact.
+    `others`: rows may have fields that the spec does not name. `log`: a request may ask for its rows to be
+    stored.
     """
     content = {
         "schema": request_schema(spec, max_rows, others=others, log=log),
@@ -257,30 +286,15 @@ def describe_rows(
 
 
 def describe_arrow(app: FastAPI, path: str) -> None:
-    """The same for Arrow data, in both directions."""
+    """Add the Arrow types of requests and responses to the OpenAPI document."""
     content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in ARROW}
     operation = app.openapi()["paths"][path]["post"]
     operation["requestBody"] = {"required": True, "content": content}
     operation["responses"]["200"]["content"] = {ARROW[0]: content[ARROW[0]]}
 
 
-def describe_details(app: FastAPI, path: str) -> None:
-    """The parameter `include`."""
-    app.openapi()["paths"][path]["post"]["parameters"] = [
-        {
-            "name": "include",
-            "in": "query",
-            "required": False,
-            "description": "What the answer has besides the predictions.",
-            "style": "form",
-            "explode": False,
-            "schema": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": list(DETAILS)}},
-        }
-    ]
-
-
 def describe_versions(app: FastAPI) -> None:
-    """The endpoints of `Versions`, which answers in front of the application."""
+    """Add the endpoints of `Versions`, which stands in front of the application, to the OpenAPI document."""
     document = app.openapi()
     for model in (Served, Models, LabelChange, LabelChanged, Problem):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -293,18 +307,18 @@ def describe_versions(app: FastAPI) -> None:
 
     document["paths"]["/v1/models"] = {
         "get": {
-            "summary": "Tell which versions are served",
-            "description": "By label. With an administrator's token also from where, and why others failed;"
-            " with `?all` what else the registry has.",
+            "summary": "List the served versions",
+            "description": "By label. An administrator's token adds their source and why others failed;"
+            " `?all` adds the other versions of the registry.",
             "operationId": "versions",
             "responses": {"200": answer(Models, "What is served")},
         }
     }
     document["paths"]["/v1/models/{label}"] = {
         "post": {
-            "summary": "Have a label point to another version",
-            "description": "For administrators: promotes a version, or goes back to the one before. It is"
-            " served once it has been tried.",
+            "summary": "Point a label to another version",
+            "description": "For administrators: promotes a version, or rolls back to the previous one. The"
+            " version is served once it has passed a trial.",
             "operationId": "change_label",
             "parameters": [{"name": "label", "in": "path", "required": True, "schema": {"type": "string"}}],
             "requestBody": {
@@ -313,9 +327,9 @@ def describe_versions(app: FastAPI) -> None:
             },
             "responses": {
                 "200": answer(LabelChanged, "Changed"),
-                "401": answer(Problem, "An administrator's token is needed"),
-                "409": answer(Problem, "There is no such version, or the registry cannot be changed"),
-                "422": answer(Problem, "A body of another form"),
+                "401": answer(Problem, "An administrator's token is required"),
+                "409": answer(Problem, "No such version, or the registry cannot be changed"),
+                "422": answer(Problem, "A malformed body"),
             },
         }
     }
@@ -332,7 +346,9 @@ def request_schema(
     }
     columns |= dict.fromkeys(spec.list_columns, _LIST)
     times = [field for field in spec.fields if isinstance(field, TimeField)]
-    for time in sorted(times, key=lambda time: not time.numeric):  # of two formats, what both take
+    for time in sorted(
+        times, key=lambda time: not time.numeric
+    ):  # a column of two formats takes what both accept
         columns |= dict.fromkeys(columns_of(time), _UNIX_TIME if time.numeric else _TIME)
     columns |= {column_of(field): _CATEGORY for field in spec.fields if isinstance(field, CategoryField)}
     for window in spec.windows:
@@ -347,11 +363,10 @@ def request_schema(
     row = {
         "type": "object",
         "additionalProperties": others,
-        "description": "One example: values by field. A field that is left out, null or empty is a missing"
-        " value.",
+        "description": "One example: values by field. An absent, null or empty field counts as missing.",
         "properties": columns,
     }
-    of_columns = {
+    lists = {
         name: {"type": "array", "maxItems": max_rows, "items": schema} for name, schema in columns.items()
     }
     several = {"type": "array", "maxItems": max_rows, "items": row}
@@ -359,22 +374,22 @@ def request_schema(
         "rows": {
             "rows": {
                 **several,
-                "description": "The examples to predict. None is fine: the answer is then empty too.",
+                "description": "The examples to predict; an empty list has an empty answer.",
             }
         },
         "columns": {
             "columns": {
                 "type": "object",
                 "additionalProperties": others,
-                "description": "The same as lists of values by field, all of one length.",
-                "properties": of_columns,
+                "description": "The examples as lists of values by field, all of one length.",
+                "properties": lists,
             }
         },
         "candidates": {
-            "context": {**row, "description": "Values that the candidates share."},
+            "context": {**row, "description": "Values that all candidates share."},
             "candidates": {
                 **several,
-                "description": "Each is an example, with the values of the context that it lacks.",
+                "description": "Each is an example; values that it lacks come from the context.",
             },
         },
     }

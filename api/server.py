@@ -1,4 +1,4 @@
-"""`serve`: one process that answers prediction requests until it is told to stop."""
+"""`serve`: answers prediction requests until it is stopped, in one process or several."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ from ctr.api.operations import (
     run_processes,
     url_of,
 )
-from ctr.api.requests import Limits, UnknownFields
+from ctr.api.requests import Limits
 from ctr.errors import CtrError
 from ctr.model import Model
 from ctr.settings import ServeJob
 from ctr.stream import require_log
 
 KEEP_ALIVE_S = 75
-"""An idle connection is closed after this. Longer than the pools of common clients and proxies keep one
-(up to 60 s), so that they close first and no request meets a connection that is just being closed."""
+"""An idle connection is closed after this. The pools of common clients and proxies keep one for at most 60 s,
+so they close first, and no request is sent on a connection that is being closed."""
 
 DRAIN_S = 10.0
-"""After a signal to stop, requests under way have this long to finish."""
+"""After a signal to stop, running requests have this long to finish."""
 
 OTHER_DESCRIPTORS = 64
-"""Kept free for files, and for connections that were accepted and are not yet counted."""
+"""Reserved for files, and for connections that were accepted and not yet counted."""
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -64,45 +64,45 @@ _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def serve(job: ServeJob) -> None:
     """Answer requests until SIGINT or SIGTERM, then return.
 
-    Port 0 takes a free one. When the model is ready to predict, one line on standard output says where it
-    listens. SIGHUP makes it look at once whether there is another version. Requests under way are finished
-    before it returns; a second SIGINT does not wait for them. `ModelError` when the model cannot be loaded,
-    `CtrError` when the address cannot be had or a file of `job` cannot be read, `StoreError` when Redis
-    cannot be reached or has other windows.
+    When the model is ready, one line on standard output gives the URL. SIGHUP makes the server look for
+    another version at once. It finishes running requests before it returns, unless there is a second SIGINT.
+
+    Raises `ModelError` if the model cannot be loaded, `CtrError` if the address is not available or a file of
+    `job` cannot be read, and `StoreError` if Redis cannot be reached or has the windows of another spec.
     """
     source = _source_of(job)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
     if job.feedback_log is not None:
         require_log(job.feedback_log)
-    shared = _SharedBy(job.windows, job.unknown_fields, Limits(**job.limits), job.max_age)
-    model = shared.indexed(source.load(source.versions()[source.main]))
+    apps = _Applications(job)
+    model = source.load(source.versions()[source.main]).indexed(apps.index_folder)
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
-            f"{source.name}: the model has windows, which {job.workers} processes would each know a part of;"
-            " give --windows URL, or one process"
+            f"{source.name}: the model has windows, and each of {job.workers} processes would know only a"
+            " part; give --windows URL, or one process"
         )
     listeners = _listeners_of(job)
 
-    def say() -> None:
+    def announce() -> None:
         url = url_of(listeners[0], secure=job.tls_cert is not None)
-        sys.stdout.write(f"serving model {model.id} on {url}{shared.line}\n")
+        sys.stdout.write(f"serving model {model.id} on {url}{apps.windows_note}\n")
         sys.stdout.flush()
 
     def latest() -> Model:
-        """What a process begins with that takes another's place: the first may be of a job that is over."""
+        """The model of a process that replaces another, as the job of the first model may be over."""
         with suppress(CtrError):
             version = source.versions()[source.main]
             if version != model.id:
-                return shared.indexed(source.load(version))
+                return source.load(version).indexed(apps.index_folder)
         return model
 
     def work(number: int, on_ready: Callable[[], None]) -> None:
         if job.feedback_log is not None:
-            shared.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
+            apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
         first = latest() if job.workers > 1 else model
-        versions = Versions(source, first, shared.app_of, shares, warm_first=job.workers > 1)
+        versions = Versions(source, first, apps.make, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
         server = server_of(
             app,
@@ -110,27 +110,26 @@ def serve(job: ServeJob) -> None:
             drain_s=job.drain_s,
             limit=connection_limit(job.limit_connections),
         )
-        mine = listeners[number % len(listeners)]
-        if job.workers > 1:
-            for other in listeners:
-                if other is not mine:
-                    other.close()
+        own = listeners[number % len(listeners)]
+        for listener in listeners:
+            if listener is not own:
+                listener.close()
         try:
-            _answer(server, versions, mine, on_ready)
+            _answer(server, versions, own, on_ready)
         finally:
-            if shared.feedback is not None:
-                shared.feedback.close()
+            if apps.feedback is not None:
+                apps.feedback.close()
 
     def close() -> None:
-        for each in listeners:
-            each.close()
+        for listener in listeners:
+            listener.close()
 
     try:
         if job.workers == 1:
-            work(0, say)
+            work(0, announce)
         else:
-            # Closed here, too, so that a connection that nobody accepts any more is refused at once.
-            run_processes(job.workers, work, say, close)
+            # Closed here as well, so that connections that nobody accepts any more are refused at once.
+            run_processes(job.workers, work, announce, close)
     finally:
         close()
         if job.socket is not None:
@@ -151,7 +150,7 @@ def _source_of(job: ServeJob) -> ModelSource:
 
 
 def _listeners_of(job: ServeJob) -> list[socket.socket]:
-    """One for all processes, or one for each."""
+    """One socket for all processes, or one for each."""
     if job.socket is not None:
         return [listen_unix(job.socket)]
     if job.workers == 1:
@@ -162,7 +161,7 @@ def _listeners_of(job: ServeJob) -> list[socket.socket]:
 def _answer(
     server: uvicorn.Server, versions: Versions, listener: socket.socket, on_ready: Callable[[], None]
 ) -> None:
-    """Answer requests until SIGINT or SIGTERM. Raises what is wrong with the first version."""
+    """Answer requests until SIGINT or SIGTERM. Raises the failure of the first version."""
     failures: list[Exception] = []
 
     def on_warm(failure: Exception | None) -> None:
@@ -179,53 +178,49 @@ def _answer(
         raise failures[0]
 
 
-class _SharedBy:
-    """Makes the applications of models whose windows are at a URL, or in this process."""
+class _Applications:
+    """Makes the applications of models, whose windows are in Redis or in this process."""
 
-    def __init__(
-        self, url: str | None, unknown_fields: UnknownFields, limits: Limits, max_age_s: float | None
-    ) -> None:
-        self._unknown_fields, self._limits, self._max_age_s = unknown_fields, limits, max_age_s
-        shared = os.environ.get(SHARED_FOLDER)
-        self._folder = None if shared is None else Path(shared)
-        self._redis = None
-        if url is not None:
-            from ctr.ps import parse_redis_url
-
-            self._redis = parse_redis_url(url)
+    def __init__(self, job: ServeJob) -> None:
+        self._job = job
+        folder = os.environ.get(SHARED_FOLDER)
+        self.index_folder = None if folder is None else Path(folder)
+        """Where models keep their index, so that several processes share it."""
         self.feedback: FeedbackLog | None = None
         """Of this process."""
-        self.line = ""
-        """What there is to say of the windows."""
+        self.windows_note = ""
+        """For the line on standard output."""
+        self._redis = None
+        if job.windows is not None:
+            from ctr.ps import parse_redis_url
 
-    def indexed(self, model: Model) -> Model:
-        """The model with its index, which several processes share."""
-        return model.indexed(self._folder)
+            self._redis = parse_redis_url(job.windows)
 
-    def app_of(
+    def make(
         self, model: Model, metrics: ServingMetrics, on_warm: Callable[[Exception | None], None]
     ) -> FastAPI:
         """See `MakeApp`."""
-        make = partial(
-            create_app,
-            limits=self._limits,
-            max_age_s=self._max_age_s,
-            unknown_fields=self._unknown_fields,
+        windows = None
+        model = model.indexed(self.index_folder)
+        if self._redis is not None:
+            from ctr.api.shared_windows import SharedWindows
+
+            if model.windows is None:
+                raise CtrError(f"{model.id}: the model has no windows to keep in Redis; leave --windows out")
+            windows = SharedWindows(self._redis, model.spec, model.windows)
+            origin = "as the model has them" if windows.created else "as they are there"
+            self.windows_note = f", windows in {windows.url} ({origin})"
+            model = model.with_shared(windows)
+        return create_app(
+            model,
+            limits=Limits(**self._job.limits),
+            windows=windows,
+            max_age_s=self._job.max_age,
+            unknown_fields=self._job.unknown_fields,
             feedback=self.feedback,
             metrics=metrics,
             on_warm=on_warm,
         )
-        model = self.indexed(model)
-        if self._redis is None:
-            return make(model)
-        from ctr.api.shared_windows import SharedWindows
-
-        if model.windows is None:
-            raise CtrError(f"{model.id}: the model has no windows to keep in Redis; leave --windows out")
-        shared = SharedWindows(self._redis, model.spec, model.windows)
-        made = "as the model has them" if shared.created else "as they are there"
-        self.line = f", windows in {shared.url} ({made})"
-        return make(model.with_shared(shared), windows=shared)
 
 
 def server_of(
@@ -234,10 +229,10 @@ def server_of(
     drain_s: float = DRAIN_S,
     **connection: Any,
 ) -> uvicorn.Server:
-    """A server for the ASGI application `app`; `connection` are the keyword arguments of `Connection`.
+    """A server for the ASGI application `app`; `connection`: keyword arguments of `Bounded`.
 
     `tls`: the files of its certificates and their key. `drain_s`: see `DRAIN_S`. Raises CtrError for files
-    that are no such.
+    that cannot be read as such.
     """
     protocol: Any = partial(connection_class(), **connection)
     config = uvicorn.Config(
@@ -245,7 +240,7 @@ def server_of(
         http=protocol,
         ws="none",
         backlog=1,
-        log_level="error",  # not a line for every client that talks no HTTP
+        log_level="error",  # no line for every client that does not speak HTTP
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(drain_s),
@@ -260,7 +255,7 @@ def server_of(
 
 
 def connection_class() -> type[Bounded]:
-    """The faster one where httptools is installed."""
+    """The connection class: the faster one if httptools is installed."""
     if find_spec("httptools") is None:
         return H11Connection
     from ctr.api.httptools_connection import HttpToolsConnection
@@ -270,15 +265,15 @@ def connection_class() -> type[Bounded]:
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # asyncio accepts as many connections as its backlog says before it looks at any, which could be more
-        # than there are descriptors. So it accepts one at a time; the system's own backlog is set afterwards.
+        # asyncio accepts as many connections as its backlog before it handles any, which could exceed the
+        # number of descriptors. So it accepts one at a time; the system's backlog is set afterwards.
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
 
 def connection_limit(most: int) -> int:
-    """How many connections this process can have, at most `most`; raises its limit of descriptors for it."""
+    """The number of connections this process can have, up to `most`; raises its limit of descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most + OTHER_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -293,18 +288,18 @@ def connection_limit(most: int) -> int:
 def _signals_end_quietly(on_hangup: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the server without ending the process.
 
-    uvicorn shuts down gracefully on either, then sends the signal once more to whoever handled it before.
-    By default that would be a `KeyboardInterrupt`, or death by SIGTERM with a status that says failure.
-    SIGHUP, which a server outlives when its terminal closes, calls `on_hangup`.
+    uvicorn shuts down gracefully on either, then sends the signal again to the previous handler. By default,
+    that raises `KeyboardInterrupt`, or ends the process with a status of failure. SIGHUP, as when a terminal
+    closes, does not end the server, and calls `on_hangup`.
     """
 
     def ignore(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             on_hangup()
 
-    before = {number: signal.signal(number, ignore) for number in _HANDLED}
+    handlers = {number: signal.signal(number, ignore) for number in _HANDLED}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

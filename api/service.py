@@ -1,4 +1,4 @@
-"""`Service`: a model that answers requests, in the event loop or in threads, within limits."""
+"""`Service`: answers requests with a model, in the event loop or in threads, within limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -24,7 +24,6 @@ from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import Drift, ServingMetrics
 from ctr.api.requests import (
     ARROW,
-    ByteLimit,
     JsonRows,
     Limits,
     RequestError,
@@ -52,34 +51,33 @@ logger = logging.getLogger(__name__)
 
 INLINE_BYTES = 64 << 10
 INLINE_FEATURES = 5_000
-"""A request up to this size (64 KiB) and with so many features at most (120 rows of Criteo, 0.3 ms) is
-answered in the event loop itself.
+"""Requests up to this size (64 KiB) and number of features (120 rows of Criteo, 0.3 ms) are answered in the
+event loop.
 
-Handing it to a thread takes 0.16 ms. Larger ones do go to a thread: answered in the loop, one client that
-sends thousands of rows at a time would make everyone else's single-row requests wait.
+Handing a request to a thread takes 0.16 ms. Larger requests do go to a thread; in the event loop, one client
+that sends thousands of rows at a time would make everyone else's single-row requests wait.
 """
 INLINE_LIST_BYTES = 16 << 10
-"""The same where fields make any number of features of a text: they are counted when they have been found."""
+"""The limit if a field may make any number of features of a text, as these are counted only after hashing."""
 
 WAITING_REQUESTS = 32
-"""So many small requests wait for Redis, or for the lock of the windows, at a time."""
+"""At most this many small requests wait for Redis, or for the lock of the windows, at a time."""
 
 WARM_UP_ROWS = 2_000
-"""More than any number of rows from which on the model takes another path."""
+"""Enough rows to reach every code path of the model."""
 
 EXPLAINED_ROWS = 100
-"""Rows that one request may have explained: about 1 ms each."""
+"""The most rows that one request may ask to explain, at about 1 ms each."""
 
 AHEAD_S = 3600
-"""How much later than the server's clock an event may be: one of the year 3017 would make all keys expire."""
+"""How far an event may be ahead of the server's clock: one of the year 3017 would make all keys expire."""
 
 Act = Callable[[bytes, int | None], bytes]
-"""The response body to a request body; MoreFeaturesError if it has more features than the number, if any."""
-_Result = TypeVar("_Result")
+"""Returns the response body for a request body. Raises MoreFeaturesError above the number of features."""
 
 
 class Service:
-    """A model, how much one request may ask of it, and whether it is ready."""
+    """A model, the limits of a request, and whether the model is ready."""
 
     def __init__(
         self,
@@ -96,8 +94,8 @@ class Service:
         self.metrics = metrics or ServingMetrics(model.id)
         self.failure: Exception | None = None
         self._ready = False
-        self._note = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
-        self._answers = Answers(self.model, self._predicted)
+        self._count = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
+        self._answers = Answers(self.model, self._on_predictions)
         self._drift = Drift(self.model, self.metrics)
         self._rows = JsonRows(model.transform, limits, unknown_fields, keeps_log=log is not None)
         self._unknown_fields = unknown_fields
@@ -107,40 +105,40 @@ class Service:
         several = any(field.several for field in spec.all_fields)
         self._inline_bytes = INLINE_LIST_BYTES if several else INLINE_BYTES
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
-        # More at a time are no faster and need more memory.
+        # More threads would be no faster, and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
         self._windows = windows
         self._live = model.linear.live
         self._max_age_s = max_age_s
-        # Small requests that wait need next to nothing while they wait.
+        # Small requests need next to nothing while they wait.
         self._waiting = ThreadPoolExecutor(WAITING_REQUESTS, thread_name_prefix="windows")
 
-    def _predicted(self, predictions: NDArray[np.float32]) -> None:
-        if self._ready:  # what it warmed up with was nobody's
-            self._note(predictions)
+    def _on_predictions(self, predictions: NDArray[np.float32]) -> None:
+        if self._ready:  # predictions of the warm-up do not count
+            self._count(predictions)
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
-        """Predict an example and then many, so that no request has to wait for a compiler."""
+        """Predict one example and then many, so that no request has to wait for the compiler."""
         spec = self.model.spec
         times = {window.time for window in spec.windows}
-        # Without the times of windows: these may have rows that are later than the clock.
+        # Without the time columns of windows, whose latest rows may be ahead of the clock.
         row = {name: value for name, value in example_row(spec).items() if name not in times}
         examples, thread = self.model.examples, background()
-        aside = partial(asyncio.get_running_loop().run_in_executor, thread)
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         try:
             if self._live is not None:
-                await aside(self._live.start)
+                await in_thread(self._live.start)
                 self.metrics.follow(self._live)
-            # Many rows take another path through the model, with other kernels; so does a refused request.
+            # Many rows use other kernels than one row; so does a request that is refused.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             bodies.append(orjson.dumps({"columns": {name: [value] for name, value in row.items()}}))
             for body in (*bodies, b"[" * (self.limits.rows + 1)):
                 with suppress(RequestError):
-                    await aside(self.predict, body)
+                    await in_thread(self.predict, body)
             if examples is not None:
-                await aside(examples.check, self._predict_rows)
+                await in_thread(examples.check, self._predict_rows)
             if spec.windows:
-                await aside(self._warm_windows)
+                await in_thread(self._warm_windows)
         except Exception as failure:
             self.failure = failure
             if on_warm is None:
@@ -151,19 +149,19 @@ class Service:
             on_warm(self.failure)
 
     def _predict_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """As a client would ask for them, one at a time."""
+        """Predictions as a client would ask for them, one row at a time."""
         answers = [orjson.loads(self.predict(orjson.dumps({"rows": [row]}))) for row in rows]
         return np.array([answer["predictions"][0] for answer in answers], np.float32)
 
     def _warm_windows(self) -> None:
-        """Compile the kernels of events; the model's windows do not change."""
+        """Compile the kernels of events, without changing the model's windows."""
         transform, windows = self.model.transform, Windows(self.model.spec)
         cells = transform.cells_of([example_row(self.model.spec)])
         windows.take_in(cells, transform.columns)
         windows.add_clicks(cells, transform.columns)
 
     def check_ready(self) -> None:
-        """`RequestError` (503) until the model has predicted its first example."""
+        """Raise `RequestError` (503) until the model has predicted its first example."""
         if self._ready:
             return
         if self.failure is not None:
@@ -172,11 +170,11 @@ class Service:
 
     @property
     def age_s(self) -> float | None:
-        """How old live weights are; None for a model that does not change."""
+        """The age of live weights; None for a model that does not change."""
         return None if self._live is None else round(self._live.age_s, 3)
 
     def check_age(self) -> None:
-        """`RequestError` (503) when live weights are older than they may be."""
+        """Raise `RequestError` (503) if live weights are too old."""
         if self._max_age_s is not None and (age_s := self.age_s) is not None and age_s > self._max_age_s:
             assert self._live is not None
             raise RequestError(
@@ -184,7 +182,7 @@ class Service:
             )
 
     async def check_windows(self) -> None:
-        """`RequestError` (503) when the windows are in Redis and it does not answer."""
+        """Raise `RequestError` (503) if the windows are in Redis and it does not answer."""
         if self._windows is not None:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._waiting, self._windows.check)
@@ -192,87 +190,67 @@ class Service:
                 raise RequestError(503, str(error)) from None
 
     def predict_now(self, body: bytes) -> bytes | None:
-        """The answer to JSON rows, if it takes next to no time; None: ask `predict_json`, which says why."""
+        """The answer to JSON rows if it takes next to no time; otherwise None, and `predict_json` answers."""
         if not self._ready or self.model.spec.windows or len(body) > self.limits.body_bytes:
             return None
         try:
             return self.predict(body, INLINE_FEATURES)
-        except Exception:  # noqa: BLE001  (which happens there once more, and is told)
+        except Exception:  # noqa: BLE001  (it is raised and reported there again)
             return None
 
     async def predict_json(self, request: Request) -> Response:
-        """The predictions for a request with JSON rows; the details that its query asks for."""
-        if not request.scope["query_string"]:
-            return await self.respond(request, self.predict)
+        """The predictions for JSON rows, with the details that the query asks for."""
         details = details_of(request.scope["query_string"])
         return await self.respond(request, partial(self.predict, details=details))
 
     async def predict_arrow(self, request: Request) -> Response:
-        """The same for an Arrow table, as another."""
-        self.check_ready()
-        is_gzip, details = check_arrow_content(request), details_of(request.scope["query_string"])
-        limit = self.limits.of_arrow
+        """The predictions for an Arrow table, as an Arrow table."""
+        details = details_of(request.scope["query_string"])
 
         def act(body: bytes, _most: int | None) -> bytes:
-            body = decompressed(body, limit) if is_gzip else body
-            return self.predict_table(body, details)
+            batch = self._batch_of(read_table(body, self.limits), details)
+            return write_table(self._answers.table(batch, details))
 
-        return await self._respond(request, act, limit, is_aside=True, media_type=ARROW[0])
+        return await self.respond(request, act, in_thread=True, is_arrow=True)
 
     async def answer(self, body: bytes) -> bytes:
-        """The predictions for JSON rows. `RequestError`, DataError and StoreError when there are none."""
+        """The predictions for JSON rows. Raises `RequestError`, DataError and StoreError."""
         async with self._large_body() if len(body) > INLINE_BYTES else nullcontext():
-            return await self._answer(body, self.predict, is_aside=False)
+            return await self._answer(body, self.predict, in_thread=False)
 
-    async def explain_json(self, request: Request) -> Response:
-        """What each feature adds to the predictions for a request with JSON rows."""
-        return await self.respond(request, self.explain, is_aside=True)
-
-    async def respond(self, request: Request, act: Act, *, is_aside: bool = False) -> Response:
-        """The response to a request with JSON: what `act` returns for its body; `is_aside`: in a thread."""
+    async def respond(
+        self, request: Request, act: Act, *, in_thread: bool = False, is_arrow: bool = False
+    ) -> Response:
+        """What `act` returns for the body of a request: JSON, or Arrow if `is_arrow`."""
         self.check_ready()
-        limit = self.limits.of_body
-        if check_content(request):  # what decompression takes, the event loop does not have
-            plain, is_aside = act, True
+        limits, act_on_plain = self.limits, act
+        check, limit = (check_arrow_content, limits.of_arrow) if is_arrow else (check_content, limits.of_body)
+        if check(request):
+            in_thread = True  # decompression would block the event loop
 
             def act(body: bytes, most: int | None = None) -> bytes:
-                return plain(decompressed(body, limit), most)
+                return act_on_plain(decompressed(body, limit), most)
 
-        return await self._respond(request, act, limit, is_aside=is_aside)
-
-    async def _respond(
-        self,
-        request: Request,
-        act: Act,
-        limit: ByteLimit,
-        *,
-        is_aside: bool,
-        media_type: str = "application/json",
-    ) -> Response:
-        large = int(request.headers.get("content-length", INLINE_BYTES + 1)) > INLINE_BYTES
+        is_large = int(request.headers.get("content-length", INLINE_BYTES + 1)) > INLINE_BYTES
         try:
-            if large:
-                async with self._large_body():
-                    body = await read_body(request, limit, self.limits.body_s)
-                    content = await self._answer(body, act, is_aside=is_aside)
-            else:
-                body = await read_body(request, limit, self.limits.body_s)
-                content = await self._answer(body, act, is_aside=is_aside)
+            async with self._large_body() if is_large else nullcontext():
+                body = await read_body(request, limit, limits.body_s)
+                content = await self._answer(body, act, in_thread=in_thread)
         except (RequestError, DataError):
             raise
         except asyncio.CancelledError:  # uvicorn would log a traceback
-            raise RequestError(503, "the server stops before the request could be answered") from None
+            raise RequestError(503, "the server stopped before it could answer the request") from None
         except StoreError as error:
             raise RequestError(503, str(error)) from None
         except Exception:
-            # Answered here, because uvicorn would close the connection that the client still counts on.
+            # Answered here, because uvicorn would close a connection that the client still relies on.
             logger.exception("a request failed")
-            return problem(500, "the server failed on this request; its log says why")
-        return Response(content, media_type=media_type)
+            return problem(500, "the server failed on this request; its log has the reason")
+        return Response(content, media_type=ARROW[0] if is_arrow else "application/json")
 
     @asynccontextmanager
     async def _large_body(self) -> AsyncIterator[None]:
-        """Only so many large bodies are in memory at a time. `RequestError` (503): others last too long."""
+        """Limit the large bodies in memory at a time. Raises `RequestError` (503) after waiting too long."""
         try:
             async with asyncio.timeout(self.limits.body_s):
                 await self._large_bodies.acquire()
@@ -286,21 +264,19 @@ class Service:
         finally:
             self._large_bodies.release()
 
-    async def _answer(self, body: bytes, act: Act, *, is_aside: bool) -> bytes:
-        """The result of `act`, in a thread if it could block the event loop for other clients."""
-        if is_aside or len(body) > self._inline_bytes:
-            return await self._in_thread(act, body, None)
-        try:
-            if not self.model.spec.windows:
-                return act(body, INLINE_FEATURES)
-            # Windows are behind a lock, or in Redis.
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._waiting, act, body, INLINE_FEATURES)
-        except MoreFeaturesError:
-            return await self._in_thread(act, body, None)
+    async def _answer(self, body: bytes, act: Act, *, in_thread: bool) -> bytes:
+        """The result of `act`, computed in a thread if it could block the event loop for other clients."""
+        loop = asyncio.get_running_loop()
+        if not in_thread and len(body) <= self._inline_bytes:
+            with suppress(MoreFeaturesError):
+                if not self.model.spec.windows:
+                    return act(body, INLINE_FEATURES)
+                # Windows are behind a lock, or in Redis.
+                return await loop.run_in_executor(self._waiting, act, body, INLINE_FEATURES)
+        return await loop.run_in_executor(self._threads, act, body, None)
 
     def close(self) -> None:
-        """Let the threads end, and the model go. Nothing can be predicted after that."""
+        """Let the threads end and release the model. Nothing can be predicted afterwards."""
         self._ready = False
         self._threads.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
@@ -309,61 +285,48 @@ class Service:
         if self._live is not None:
             self._live.close()
             self.metrics.follow(None)
-        # FastAPI has the functions of endpoints, and through them whole applications, in caches for as long
-        # as the process lives.
+        # FastAPI caches the functions of endpoints, and through them whole applications, until the process
+        # ends.
         del self.model, self._answers, self._rows, self._drift
 
-    async def _in_thread(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
-
     def predict(self, body: bytes, most: int | None = None, details: frozenset[str] = frozenset()) -> bytes:
-        """The response body to JSON rows. `RequestError` or DataError when it is malformed.
+        """The response body for JSON rows. Raises `RequestError` or DataError for malformed ones.
 
-        `most`: with more features than that it raises MoreFeaturesError.
+        `most`: raise MoreFeaturesError for more features. Rows are stored in the log, and get ids, if the
+        request asks for it, or if it does not say and was drawn.
         """
+        parsed: list[dict[str, Any]] | None = None
+        keep = None
         if self.log is not None and self._ready and ((asks := b'"log"' in body) or self.log.share):
-            require_brief(body, most)  # before it is drawn, as that is asked once for each request
+            require_brief(body, most)  # before the draw, which must happen once for each request
             drawn = self.log.is_drawn()
             if asks or drawn:
-                return self._predict_and_log(body, most, details, drawn=drawn)
-        rows = self._rows.read(body, briefly=most is not None)
+                parsed = parse_rows(body, self.limits, self._lists, keeps_log=True)
+                if orjson.loads(body).get("log", drawn):
+                    keep = partial(self.log.keep, parsed, model=self.model.id, metrics=self.metrics)
+        rows = (
+            self._rows.read(body, briefly=most is not None) if parsed is None else self._rows.cells_of(parsed)
+        )
         batch = self._answers.transform_for(details).apply(rows.cells, most)
-        answer = self._answers.json(batch, details)
+        answer = self._answers.json(batch, details, keep)
         if self._ready:
             self._drift.sample(lambda transform: transform.apply(rows.cells.part(0, 1)))
-        if rows.unknown and self._unknown_fields == "count":
-            self.metrics.unknown_values.inc(rows.unknown)
+        self._count_unknown(rows.unknown)
         return answer
 
-    def _predict_and_log(
-        self, body: bytes, most: int | None, details: frozenset[str], *, drawn: bool
-    ) -> bytes:
-        """The same; rows are kept, and get ids, if the request says so, or says nothing and was drawn."""
-        assert self.log is not None
-        rows = parse_rows(body, self.limits, self._lists, keeps_log=True)
-        known = self._rows.cells_of(rows)
-        batch = self._answers.transform_for(details).apply(known.cells, most)
-        if known.unknown and self._unknown_fields == "count":
-            self.metrics.unknown_values.inc(known.unknown)
-        if not orjson.loads(body).get("log", drawn):
-            return self._answers.json(batch, details)
-        keep = partial(self.log.keep, rows, model=self.model.id, metrics=self.metrics)
-        return self._answers.json(batch, details, keep)
+    def _count_unknown(self, values: int) -> None:
+        """Count values of fields that the spec does not name."""
+        if values and self._unknown_fields == "count":
+            self.metrics.unknown_values.inc(values)
 
     def click(self, body: bytes, _most: int | None = None) -> bytes:
-        """Keep clicks on rows that were kept."""
-        if self.log is None:
-            raise RequestError(404, "this server keeps no log; it takes --feedback-log")
+        """Store clicks on rows that were stored."""
+        assert self.log is not None  # or there is no such endpoint
         return self.log.click(body, self.limits)
 
-    def predict_table(self, body: bytes, details: frozenset[str]) -> bytes:
-        """The response body to an Arrow table, likewise."""
-        batch = self._batch_of(read_table(body, self.limits), details)
-        return write_table(self._answers.table(batch, details))
-
     def compare(self, body: bytes, answer: bytes) -> None:
-        """Predict the rows of a request that another version has answered, and note how the two differ."""
-        if not self._ready:  # no longer: it has been closed
+        """Predict the rows of a request that another version has answered, and record how the two differ."""
+        if not self._ready:  # it has been closed
             return
         served = np.array(orjson.loads(answer)["predictions"], np.float32)
         batch = self._answers.transform_for(frozenset()).apply(self._rows.read(body).cells)
@@ -374,7 +337,7 @@ class Service:
         self.metrics.shadow.predictions.labels("shadow").inc(float(predictions.sum()))
 
     def _batch_of(self, table: pa.Table, details: frozenset[str]) -> Batch:
-        """The rows of a table that has some of the columns, or of the ignored ones."""
+        """The batch of a table with some of the columns; it may have ignored ones."""
         from ctr.features import batch_of
 
         transform = self._answers.transform_for(details)
@@ -388,8 +351,7 @@ class Service:
                 f"the table: the feature spec names no column {unknown[0]!r:.80}; remove it, list it in the"
                 f" spec under source.ignore, or use one of: {', '.join(transform.columns)}."
             )
-        if unknown and self._unknown_fields == "count":
-            self.metrics.unknown_values.inc(len(unknown) * table.num_rows)
+        self._count_unknown(len(unknown) * table.num_rows)
         for name in transform.columns:
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
@@ -398,30 +360,35 @@ class Service:
         return batch
 
     def explain(self, body: bytes, _most: int | None = None) -> bytes:
-        """The response body of an explanation."""
+        """The response body with explanations."""
         rows = parse_rows(body, self.limits, self._lists)
         if len(rows) > EXPLAINED_ROWS:
             raise RequestError(413, f"{len(rows):,} rows to explain; send at most {EXPLAINED_ROWS}")
-        explained = []
+        explanations = []
         for index, row in enumerate(rows):
             try:
                 explanation = explain_row(self.model, row).to_json()
-            except DataError as error:  # about the one row that it got
+            except DataError as error:  # it names the only row that `explain_row` got
                 raise DataError(str(error).replace("rows[0]", f"rows[{index}]", 1)) from None
             del explanation["place"]
-            explained.append(explanation)
-        return orjson.dumps({"explanations": explained, "model": self.model.id})
+            explanations.append(explanation)
+        return orjson.dumps({"explanations": explanations, "model": self.model.id})
 
     def impressions(self, body: bytes, _most: int | None = None) -> bytes:
-        """Take the rows of a request into the model's windows."""
+        """Add the rows of a request to the model's windows."""
         rows = parse_rows(body, self.limits, self._lists)
         return orjson.dumps({"taken": self.model.take_in(rows, int((time() + AHEAD_S) * 1e6))})
 
     def clicks(self, body: bytes, _most: int | None = None) -> bytes:
-        """Add clicks to rows that the windows have."""
+        """Add clicks to rows of the windows."""
         return orjson.dumps({"taken": self.model.add_clicks(parse_rows(body, self.limits, self._lists))})
 
 
+def json_response(content: Mapping[str, Any], status: int = 200) -> Response:
+    """A response with an object of JSON."""
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
 def problem(status: int, detail: str) -> Response:
-    """A response that says why a request gets nothing else."""
-    return Response(orjson.dumps({"detail": detail}), status, media_type="application/json")
+    """A response that says why a request was refused."""
+    return json_response({"detail": detail}, status)

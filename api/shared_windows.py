@@ -1,4 +1,4 @@
-"""`SharedWindows`: windows in Redis, which several servers read and add to."""
+"""`SharedWindows`: windows in Redis that several servers share."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from ctr.features.windows import WindowRecords, Windows, difference, identity_of
 from ctr.ps import Change, Record, RecordStore, RedisUrl
 
 _IDENTITY = "windows"
-"""The fact that must be the same for servers to share windows."""
+"""The fact that must match for servers to share windows."""
 
 
 class SharedWindows:
-    """The windows of `spec` in Redis, as `ctr.features.windows.Windows` would have them in memory.
+    """The windows of `spec` in Redis, equivalent to `ctr.features.windows.Windows` in memory.
 
-    A request reads the records of its keys, and the totals of all keys, in one round trip and makes `Windows`
-    of them, so features are bit-identical. Events that arrive while others are written are written together.
-    Any number of threads may use it. All methods raise StoreError when Redis cannot be reached.
+    A request reads the records of its keys and the totals of all keys in one round trip, and builds `Windows`
+    from them, so features are bit-identical. Events that arrive during a write are written together
+    afterwards. Thread-safe. All methods raise StoreError if Redis cannot be reached.
     """
 
     def __init__(self, url: RedisUrl, spec: FeatureSpec, known: Windows) -> None:
-        """Open the windows at `url`, or create them from what is `known`.
+        """Open the windows at `url`, or create them from `known`.
 
-        Raises StoreError when the windows there are of another spec, or Redis refuses.
+        Raises StoreError if the windows there belong to another spec, or Redis refuses.
         """
         self._records = WindowRecords(spec)
 
-        def begin() -> Change:
+        def initial() -> Change:
             return Change(self._records.totals(known), self._records.records(known))
 
         self.url = url
-        self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, begin, _differ)
+        self._store = RecordStore(url, {_IDENTITY: identity_of(spec)}, initial, _difference)
         self._waiting: deque[_Event] = deque()
         self._writing = Lock()
 
     @property
     def created(self) -> bool:
-        """Whether they were created just now."""
+        """Whether this object has created them."""
         return self._store.created
 
     def buckets(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
     ) -> list[Buckets]:
-        """The features of these rows; see `Windows.buckets`. Rows are never added here."""
+        """The features of these rows; see `Windows.buckets`. Never adds rows."""
         assert not take_in
         names = self._records.names_in(cells, status, columns, rows)
         windows, _ = self._windows(names, *self._store.read(names))
@@ -67,18 +67,18 @@ class SharedWindows:
         return self._add(cells, columns, lambda windows: windows.add_clicks(cells, columns))
 
     def check(self) -> None:
-        """StoreError unless Redis has them."""
+        """Raise StoreError unless Redis has the windows."""
         self._store.read([])
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
+        """Close idle connections."""
         self._store.close()
 
     def _add(self, cells: Cells, columns: Sequence[str], act: Callable[[Windows], int]) -> int:
         status = np.zeros(len(cells), np.uint8)
         event = _Event(self._records.names_in(cells, status, columns, slice(None)), act)
         self._waiting.append(event)
-        with self._writing:  # while this waited, another thread may have written its event
+        with self._writing:  # meanwhile, another thread may have written the event
             if not event.is_done:
                 self._write([self._waiting.popleft() for _ in range(len(self._waiting))])
         if isinstance(event.outcome, BaseException):
@@ -111,14 +111,14 @@ class SharedWindows:
     def _windows(
         self, names: Sequence[bytes], head: bytes, values: Sequence[bytes | None]
     ) -> tuple[Windows, dict[bytes, bytes]]:
-        """Windows of these keys, and the records that they were made from."""
+        """The windows of these keys, and the records they were built from."""
         records = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         try:
             return self._records.windows(head, records), records
         except ValueError as error:
             raise StoreError(
-                f"{self.url}: what is there of the windows was not written by this version ({error}); "
-                "delete it, or give others a name of their own (?model=NAME)."
+                f"{self.url}: the windows there were not written by this version ({error}); delete them, or "
+                "use another name (?model=NAME)."
             ) from error
 
 
@@ -129,18 +129,18 @@ class _Event:
     names: Sequence[bytes]
     act: Callable[[Windows], int]
     outcome: int | BaseException = 0
-    """How many rows count, or why none does."""
+    """The number of rows that count, or the reason why none does."""
     is_done: bool = False
 
     def apply(self, windows: Windows) -> None:
-        """An error becomes its outcome, and leaves the windows unchanged."""
+        """Apply the event; an error becomes its outcome, and leaves the windows unchanged."""
         try:
             self.outcome = self.act(windows)
         except DataError as error:
             self.outcome = error
 
 
-def _differ(fact: str, there: str, here: str) -> str:
+def _difference(fact: str, there: str, here: str) -> str:
     if fact == _IDENTITY and there:
-        return f"they are of another spec ({difference(there, here)})"
+        return f"they belong to another spec ({difference(there, here)})"
     return f"their {fact} is {there or 'missing'}, and this version's {here}"

@@ -1,4 +1,4 @@
-"""`Shortcut`: the one path that must be fast, past the router."""
+"""`Shortcut`: a fast path for predictions that bypasses the router."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Shortcut:
-    """Answers predictions from JSON itself, and leaves everything else to the app.
+    """Answers predictions from JSON, and passes everything else to the application.
 
-    The router, the dependencies and the exit stacks of FastAPI take longer than to predict a row, and so does
-    a request as an object, which small ones do without. The app has the same path, for what is not a POST,
-    and to describe it.
+    The router, dependencies and exit stacks of FastAPI take longer than predicting a row; so does creating a
+    request object, which small requests avoid. The application has the same path for other methods, and for
+    the OpenAPI document.
     """
 
     def __init__(self, app: ASGIApp, service: Service, path: str) -> None:
@@ -59,7 +59,7 @@ class Shortcut:
 
 
 def _is_plain(scope: Scope) -> bool:
-    """Whether nothing is asked for besides, and the body is JSON of a known, small size."""
+    """Whether a request has no query, and its body is JSON of a known, small size."""
     if scope["query_string"]:
         return False
     is_json = is_small = False
@@ -77,7 +77,7 @@ _SMALL_DIGITS = 5  # so up to 9,999 bytes
 
 
 def _again(first: Message, receive: Receive) -> Receive:
-    """`receive` with a message that was taken from it already."""
+    """`receive`, which first returns a message that was already received."""
     waiting = [first]
 
     async def receiving() -> Message:

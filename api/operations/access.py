@@ -1,11 +1,11 @@
-"""`Access`: who may ask for what, and a line in the log for each request."""
+"""`Access`: checks tokens, and logs a line for each request."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hmac import compare_digest
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 IS_ADMIN = "ctr.admin"
-"""The key of a request's scope that says whether it came with a token for administration."""
+"""The key of a request's scope: whether it came with an administrator's token."""
 _OPEN = frozenset({"/healthz", "/readyz", "/metrics", "/", "/docs"})
 _OPEN_FILES = re.compile(r"/(page|swagger-ui)/[a-z-]+\.(css|js)")
-"""What a supervisor asks for, and a browser before its user has given a token."""
+"""Paths for supervisors, and for a browser before its user has entered a token."""
 _LEAST_TOKEN = 16
-_LOOK_S = 1.0
+_RELOAD_S = 1.0
 _MOST_ID = 128
-_REFUSAL = {"detail": "a valid token is needed: send it as Authorization: Bearer TOKEN"}
+_REFUSAL = {"detail": "a valid token is required: send it as Authorization: Bearer TOKEN"}
 
 
 class Tokens:
-    """Tokens from a file, which is read anew when it has changed, and from the environment."""
+    """Tokens from a file, which is reloaded when it changes, and from the environment."""
 
     def __init__(self, file: Path | None, variable: str) -> None:
-        """Raises CtrError for a file that cannot be read, and for tokens that can be guessed."""
+        """Raises CtrError for a file that cannot be read, and for tokens that are too short."""
         self._file = file
-        self._given = os.environ.get(variable, "").replace(",", " ").split()
-        self._state: tuple[int, ...] = ()
-        self._looked = monotonic()
+        self._from_environment = os.environ.get(variable, "").replace(",", " ").split()
+        self._file_state: tuple[int, ...] = ()
+        self._checked_at = monotonic()
         self._tokens: list[bytes] = []
         self._read()
-        self.wanted = file is not None or bool(self._given)
-        """Whether requests need one."""
+        self.required = file is not None or bool(self._from_environment)
+        """Whether requests need a token."""
 
     def has(self, token: bytes | None) -> bool:
-        """Whether it is one of them; takes as long for every token."""
-        if monotonic() - self._looked > _LOOK_S:
-            self._looked = monotonic()
-            with suppress(CtrError):  # those of before stay
+        """Whether `token` is one of them; takes equally long for every token."""
+        if monotonic() - self._checked_at > _RELOAD_S:
+            self._checked_at = monotonic()
+            with suppress(CtrError):  # the previous tokens remain valid
                 self._read()
-        found = False
-        for each in self._tokens:
-            found |= compare_digest(each, token or b"")
-        return found
+        is_valid = False
+        for valid in self._tokens:
+            is_valid |= compare_digest(valid, token or b"")
+        return is_valid
 
     def _read(self) -> None:
         lines: list[str] = []
@@ -63,37 +63,36 @@ class Tokens:
             try:
                 stat = self._file.stat()
                 state = stat.st_ino, stat.st_mtime_ns, stat.st_size
-                if state == self._state:
+                if state == self._file_state:
                     return
                 lines = self._file.read_text(encoding="utf-8").splitlines()
-                self._state = state
+                self._file_state = state
             except (OSError, UnicodeDecodeError) as error:
                 raise CtrError(f"{self._file}: tokens cannot be read from it ({error}).") from None
-        of_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        for token in (*self._given, *of_file):
+        from_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        tokens = [*self._from_environment, *from_file]
+        for token in tokens:
             if len(token) < _LEAST_TOKEN:
-                place = self._file if token in of_file else "the environment"
+                place = self._file if token in from_file else "the environment"
                 raise CtrError(
-                    f"{place}: a token of {len(token)} characters can be guessed; take one of at least"
-                    f" {_LEAST_TOKEN}, such as `openssl rand -hex 16` makes."
+                    f"{place}: a token of {len(token)} characters can be guessed; use one of at least"
+                    f" {_LEAST_TOKEN}, for example from `openssl rand -hex 16`."
                 )
-        if self._file is not None and not of_file:
-            raise CtrError(f"{self._file}: there is no token in it; write one a line.")
-        self._tokens = [token.encode() for token in (*self._given, *of_file)]
+        if self._file is not None and not from_file:
+            raise CtrError(f"{self._file}: contains no token; write one per line.")
+        self._tokens = [token.encode() for token in tokens]
 
 
 class Access:
     """An application that only requests with a valid token reach, if there are tokens.
 
-    Each answer has the request's `x-request-id`, or a new one.
+    Each answer carries the request's `x-request-id`, or a new one.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens, admin: Tokens, log: Path | None) -> None:
-        """`log`: where each request is noted; `-`: on standard error."""
+        """`log`: the file to log requests to; `-`: standard error."""
         self._app, self._tokens, self._admin = app, tokens, admin
-        self._note: Callable[[dict[str, Any]], object] | None = None
-        if log is not None:
-            self._note = _Log(log).note
+        self._log = None if log is None else _Log(log)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -101,23 +100,23 @@ class Access:
             return
         headers = dict(reversed(scope["headers"]))  # the first of each name
         token = _bearer(headers.get(b"authorization"))
-        scope[IS_ADMIN] = self._admin.wanted and self._admin.has(token)
+        scope[IS_ADMIN] = self._admin.required and self._admin.has(token)
         request_id, status, size = _id_of(headers.get(b"x-request-id")), 500, 0
-        began = perf_counter()
-        answer: dict[bytes, bytes] = {}
+        started = perf_counter()
+        answer_headers: dict[bytes, bytes] = {}
 
         async def sending(message: Message) -> None:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
-                answer.update(message["headers"])
+                answer_headers.update(message["headers"])
             else:
                 size += len(message.get("body", b""))
             await send(message)
 
         try:
-            if self._tokens.wanted and not (
+            if self._tokens.required and not (
                 scope["path"] in _OPEN
                 or scope[IS_ADMIN]
                 or self._tokens.has(token)
@@ -127,9 +126,9 @@ class Access:
             else:
                 await self._app(scope, receive, sending)
         finally:
-            if self._note is not None:
+            if self._log is not None:
                 client = scope.get("client")
-                self._note(
+                self._log.write(
                     {
                         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
                         "id": request_id.decode(),
@@ -138,9 +137,9 @@ class Access:
                         "method": scope["method"],
                         "path": scope["path"],
                         "status": status,
-                        "ms": round(1e3 * (perf_counter() - began), 3),
+                        "ms": round(1e3 * (perf_counter() - started), 3),
                         "bytes": size,
-                        "model": answer.get(b"ctr-model", b"").decode() or None,
+                        "model": answer_headers.get(b"ctr-model", b"").decode() or None,
                     }
                 )
 
@@ -156,7 +155,7 @@ async def respond(send: Send, status: int, content: Mapping[str, Any]) -> None:
 
 
 class _Log:
-    """Lines of JSON, each written at once, so that several processes may share the file."""
+    """Lines of JSON, each written by one call, so that several processes can share the file."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -164,8 +163,8 @@ class _Log:
         except OSError as error:
             raise CtrError(f"{path}: the log cannot be written ({error.strerror}).") from None
 
-    def note(self, entry: dict[str, Any]) -> None:
-        with suppress(OSError):  # such as a full disk, which is no reason not to answer
+    def write(self, entry: dict[str, Any]) -> None:
+        with suppress(OSError):  # a full disk must not keep the server from answering
             os.write(self._file, orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
 
 
@@ -177,8 +176,8 @@ def _bearer(header: bytes | None) -> bytes | None:
     return token.strip() if kind.lower() == b"bearer" else None
 
 
-def _id_of(given: bytes | None) -> bytes:
-    """What the client calls its request, if that is fit for a log."""
-    if given and len(given) <= _MOST_ID and given.isascii() and given.decode().isprintable():
-        return given
+def _id_of(header: bytes | None) -> bytes:
+    """The client's id of its request, if it can be logged; else a new one."""
+    if header and len(header) <= _MOST_ID and header.isascii() and header.decode().isprintable():
+        return header
     return token_hex(8).encode()

@@ -1,4 +1,4 @@
-"""`Drift`: by field, how many values of what is asked the model has never seen, beside its hold-out."""
+"""`Drift`: the share of values that the model has never seen, by field, compared with its hold-out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ctr.features import Batch, Transform
 from ctr.model import Model, UnseenCounts
 
 EVERY_S = 0.05
-"""One row is looked at in this time, at most: 0.1 ms of work."""
+"""At most one row is sampled in this time: 0.1 ms of work."""
 MOST_FIELDS = 256
-"""Each field has series of its own in the metrics."""
+"""Each field has time series of its own in the metrics."""
 
 
 class Drift:
@@ -31,16 +31,16 @@ class Drift:
         self._next = 0.0
 
     def sample(self, hashed: Callable[[Transform], Batch]) -> None:
-        """Count a row, which `hashed` makes with a transform, unless another has just been; in any thread."""
+        """Count a row, hashed by `hashed`, unless another was just counted; any thread may call it."""
         now = monotonic()
         if now < self._next:
             return
         self._next = now + EVERY_S
         counts = UnseenCounts(self._model.spec)
-        with suppress(CtrError):  # such as windows in Redis that is away: the request was answered
+        with suppress(CtrError):  # such as an unreachable Redis with windows: the request was answered
             counts.add(hashed(self._transform), self._model.linear)
         for name, features, unseen in zip(
             self._names, counts.features.tolist(), counts.unseen.tolist(), strict=False
         ):
             if features:
-                self._metrics.fields.note(name, features, unseen)
+                self._metrics.fields.count(name, features, unseen)

@@ -1,4 +1,4 @@
-"""`ServingMetrics`: what a server does, as Prometheus reads it."""
+"""`ServingMetrics`: metrics of a server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -36,130 +37,111 @@ _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 _OTHER = "other"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The folder in which the processes of a server keep what they count; to be set before this is imported."""
+"""The folder in which the processes of a server keep their counts; set it before this module is imported."""
 
 
 class ServingMetrics:
-    """Counters of one app; several apps of a process have their own."""
+    """The metrics of one application; several applications of a process have their own."""
 
     def __init__(self, model: str) -> None:
-        """`model`: its id."""
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "ctr_requests", "Requests answered.", ["path", "status"], registry=self._registry
-        )
-        self._latency = Histogram(
+        """`model`: the id of the model that is served."""
+        self._registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        ProcessCollector(registry=registry)
+        self._requests = counter("ctr_requests", "Requests answered.", ["path", "status"])
+        self._latency = histogram(
             "ctr_request_seconds",
             "Seconds from a request's head to the end of its answer.",
             ["path"],
             buckets=_LATENCIES_S,
-            registry=self._registry,
         )
-        self._under_way = Gauge(
-            "ctr_requests_under_way",
-            "Requests not yet answered.",
-            multiprocess_mode="livesum",
-            registry=self._registry,
+        self._under_way = gauge(
+            "ctr_requests_under_way", "Requests not yet answered.", multiprocess_mode="livesum"
         )
-        self.rows = Counter("ctr_rows", "Rows predicted.", registry=self._registry)
-        self._rows_by_request = Histogram(
-            "ctr_request_rows", "Rows of a request.", buckets=_ROWS, registry=self._registry
+        self.rows = counter("ctr_rows", "Rows predicted.")
+        self._rows_by_request = histogram("ctr_request_rows", "Rows of a request.", buckets=_ROWS)
+        self.unknown_values = counter("ctr_unknown_values", "Values of fields that the model does not know.")
+        self.changes = counter("ctr_version_changes", "Versions that replaced another.")
+        self.failed_versions = counter(
+            "ctr_failed_versions", "Versions that are not served because they failed."
         )
-        ProcessCollector(registry=self._registry)
-        self.unknown_values = Counter(
-            "ctr_unknown_values", "Values of fields that the model does not know.", registry=self._registry
-        )
-        self.changes = Counter(
-            "ctr_version_changes", "Versions that took another's place.", registry=self._registry
-        )
-        self.failed_versions = Counter(
-            "ctr_failed_versions", "Versions that are not served, as they failed.", registry=self._registry
-        )
-        self.unread = Counter(
-            "ctr_unread_labels", "Times that the registry could not be read.", registry=self._registry
-        )
-        self._memory = Gauge(
+        self.unread = counter("ctr_unread_labels", "Times that the registry could not be read.")
+        self._memory = gauge(
             "ctr_memory_bytes",
-            "Memory of all processes; what they share counts once.",
+            "Memory of all processes; shared memory counts once.",
             multiprocess_mode="livesum",
-            registry=self._registry,
         )
-        self._age = Gauge(
+        self._age = gauge(
             "ctr_weights_age_seconds",
             "Live weights: seconds for which pushes may not have arrived here.",
             multiprocess_mode="livemax",
-            registry=self._registry,
         )
-        self._push_to_served = Histogram(
+        self._push_to_served = histogram(
             "ctr_push_to_served_seconds",
             "Live weights: seconds from a push's arrival at the store, by its clock, until it is served.",
             buckets=_FRESHNESS_S,
-            registry=self._registry,
         )
         self._live: LiveWeights | None = None
-        self._noted = 0
-        self._changed = Counter(
-            "ctr_weights_changed", "Live weights: changes of slots.", registry=self._registry
-        )
-        self.fields, self.shadow = FieldMetrics(self._registry), ShadowMetrics(self._registry)
-        self.not_kept = Counter(
-            "ctr_rows_not_kept", "Rows served that the feedback log could not take.", registry=self._registry
-        )
+        self._counted_changes = 0
+        self._changed = counter("ctr_weights_changed", "Live weights: changes of slots.")
+        self.fields, self.shadow = FieldMetrics(registry), ShadowMetrics(registry)
+        self.not_kept = counter("ctr_rows_not_kept", "Rows served that the feedback log could not store.")
         self._shared = SHARED_FOLDER in os.environ
         self._versions = VersionMetrics(Path(os.environ[SHARED_FOLDER]) if self._shared else None)
-        self._registry.register(self._versions)
+        registry.register(self._versions)
         self.serve([model])
 
     def serve(self, models: Iterable[str]) -> None:
-        """These are the ids of what is served now."""
+        """Set the ids of the models that are served now."""
         self._versions.serve(models)
 
     def predicted_by(self, model: str, created: str) -> Callable[[NDArray[np.float32]], None]:
-        """Notes the predictions of a version for the rows of a request; `created`: ISO 8601, or nothing."""
-        note_predictions = self._versions.predicted_by(model, created)
+        """Counts the predictions of a version for a request; `created`: ISO 8601, or empty."""
+        count_predictions = self._versions.predicted_by(model, created)
 
-        def note(of_rows: NDArray[np.float32]) -> None:
-            self.rows.inc(of_rows.size)
-            self._rows_by_request.observe(of_rows.size)
-            note_predictions(of_rows)
+        def count(predictions: NDArray[np.float32]) -> None:
+            self.rows.inc(predictions.size)
+            self._rows_by_request.observe(predictions.size)
+            count_predictions(predictions)
 
-        return note
+        return count
 
     def follow(self, live: LiveWeights | None) -> None:
-        """Show the age of these weights, and how much has changed in them."""
-        self._live, self._noted = live, 0
+        """Report the age of these weights, and how much changes in them."""
+        self._live, self._counted_changes = live, 0
         if live is not None:
             live.on_served = self._push_to_served.observe
         self.note_age()
 
     def note_age(self) -> None:
-        """Note how old live weights are, if there are any."""
+        """Update the age of live weights, if there are any."""
         if (live := self._live) is not None:
             self._age.set(live.age_s)
-            self._noted, before = live.changes, self._noted
-            self._changed.inc(self._noted - before)
+            self._counted_changes, before = live.changes, self._counted_changes
+            self._changed.inc(self._counted_changes - before)
 
     def note_memory(self) -> None:
-        """Note how much memory this process has: of what it shares, its part."""
-        with suppress(OSError):  # as on other systems than Linux
+        """Update the memory of this process, with its part of shared memory."""
+        with suppress(OSError):  # only Linux has it
             text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
             if (size := re.search(r"^Pss: +(\d+) kB$", text, re.MULTILINE)) is not None:
                 self._memory.set(1024 * int(size[1]))
 
     def text(self) -> bytes:
-        """All of them in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         self.note_age()
         if not self._shared:
             return generate_latest(self._registry)
-        of_all = CollectorRegistry()
-        multiprocess.MultiProcessCollector(of_all)  # type: ignore[no-untyped-call]
-        of_all.register(self._versions)
-        return generate_latest(of_all)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        registry.register(self._versions)
+        return generate_latest(registry)
 
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
-        """The app, whose requests are counted: by path if it is one of these, else together."""
+        """`app` with its requests counted: by path for these paths, the others together."""
 
-        # By path and status, as to look a child up takes longer than to count.
+        # Cached, as looking a child up takes longer than counting.
         children: dict[tuple[str, str], Counter] = {}
         latencies: dict[str, Histogram] = {}
 
@@ -191,18 +173,12 @@ class ServingMetrics:
 
 
 class FieldMetrics:
-    """Of sampled rows, how many features the model has no weight for."""
+    """How many features of sampled rows have no weight in the model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._features = Counter(
-            "ctr_field_features", "Features of sampled rows, by field.", ["field"], registry=registry
-        )
-        self._unseen = Counter(
-            "ctr_field_unseen",
-            "Those of them for which the model has no weight.",
-            ["field"],
-            registry=registry,
-        )
+        counter = partial(Counter, labelnames=["field"], registry=registry)
+        self._features = counter("ctr_field_features", "Features of sampled rows, by field.")
+        self._unseen = counter("ctr_field_unseen", "Those of them for which the model has no weight.")
         self._expected = Gauge(
             "ctr_field_unseen_expected",
             "The share of them in the hold-out of training.",
@@ -212,35 +188,35 @@ class FieldMetrics:
         )
 
     def expect(self, shares: Mapping[str, float]) -> None:
-        """By field, the share of features without a weight in the hold-out of a version's training."""
+        """Set the share of features without a weight in the hold-out of a version's training, by field."""
         for name, share in shares.items():
             self._expected.labels(name).set(share)
 
-    def note(self, name: str, features: int, unseen: int) -> None:
+    def count(self, name: str, features: int, unseen: int) -> None:
         """Count features of a field, and those of them that have no weight."""
         self._features.labels(name).inc(features)
         self._unseen.labels(name).inc(unseen)
 
 
 class ShadowMetrics:
-    """How the shadow version differs from those that answer."""
+    """How the shadow version differs from the versions that answer."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.difference = Histogram(
             "ctr_shadow_difference",
-            "How far the prediction of the shadow version is from the one served, by row.",
+            "Absolute difference between the shadow version's prediction and the one served, by row.",
             buckets=_DIFFERENCES,
             registry=registry,
         )
         self.predictions = Counter(
             "ctr_shadow_predictions",
-            "Sums of predictions for rows that the shadow version has predicted, too.",
+            "Sums of predictions for rows that the shadow version also predicted.",
             ["by"],
             registry=registry,
         )
         self.left_out = Counter(
             "ctr_shadow_left_out",
-            "Requests that the shadow version was to predict and did not.",
+            "Requests for the shadow version that it did not predict.",
             ["why"],
             registry=registry,
         )

@@ -1,4 +1,4 @@
-"""`run_processes`: several processes that answer at one address, and one that watches over them."""
+"""`run_processes`: several processes that serve one address, and their supervisor."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _QUICK_S, _QUICK_ENDS = 5.0, 5
-"""A process that ends within so many seconds, so often in a row, is not started again."""
+"""After this many processes in a row have ended within this many seconds, none is started any more."""
 
 Work = Callable[[int, Callable[[], None]], None]
-"""What a process does until it is told to stop. It is given its number, from 0, and calls the other argument
-when it answers requests."""
+"""The work of a process until it is stopped. The arguments are its number, from 0, and a function to call
+when it accepts requests."""
 
 
 def run_processes(
     count: int, work: Work, on_ready: Callable[[], None], on_stop: Callable[[], None] = lambda: None
 ) -> None:
-    """Run `work` in `count` processes until SIGINT or SIGTERM, and start a new one for each that ends before.
+    """Run `work` in `count` processes until SIGINT or SIGTERM, replacing each that ends before.
 
-    `on_ready` is called once, when all answer, `on_stop` when they have been told to stop. SIGHUP goes on to
-    all of them. To be called before there are threads. Raises CtrError when they do not come up.
+    `on_ready` is called once, when all accept requests, `on_stop` when they were told to stop. SIGHUP is
+    passed on to all. Call it before any thread is started. Raises CtrError if the processes cannot start.
     """
     _Processes(count, work, on_ready, on_stop).run()
 
@@ -43,90 +43,90 @@ class _Processes:
     ) -> None:
         self._work, self._on_ready, self._on_stop = work, on_ready, on_stop
         self._count = count
-        self._began: dict[int, tuple[int, float]] = {}
-        """By its id, the number of each process, and when it was started."""
-        self._ready: dict[int, int] = {}
-        """Of those that do not answer yet: what they say it with, and who they are."""
+        self._processes: dict[int, tuple[int, float]] = {}
+        """By process id: its number, and when it was started."""
+        self._starting: dict[int, int] = {}
+        """Processes that do not accept requests yet, by the pipe on which they report that they do."""
         self._stopping = self._was_ready = False
         self._quick_ends = 0
-        self._wake, self._woken = os.pipe()
-        for end in (self._wake, self._woken):
+        self._wake_reader, self._wake_writer = os.pipe()
+        for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
 
     def run(self) -> None:
-        before = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
-        ended = signal.signal(signal.SIGCHLD, lambda *_: None)  # which wakes it up
-        signal.set_wakeup_fd(self._woken)
+        handlers = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
+        handlers[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes up `_wait`
+        signal.set_wakeup_fd(self._wake_writer)
         try:
             for number in range(self._count):
                 self._start(number)
-            while self._began:
+            while self._processes:
                 self._wait()
                 self._reap()
         finally:
             signal.set_wakeup_fd(-1)
-            for number, handler in [*before.items(), (signal.SIGCHLD, ended)]:
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self._quick_ends >= _QUICK_ENDS:
-            raise CtrError("the server's processes end as soon as they begin; see above for why")
+            raise CtrError("the server's processes end as soon as they start; see the reason above")
 
     def _start(self, number: int) -> None:
         sys.stdout.flush()
-        reading, writing = os.pipe()
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(reading)
-            self._be_process(number, writing)
-        os.close(writing)
-        self._began[pid] = number, monotonic()
-        self._ready[reading] = pid
+            os.close(reader)
+            self._be_process(number, writer)
+        os.close(writer)
+        self._processes[pid] = number, monotonic()
+        self._starting[reader] = pid
 
     def _be_process(self, number: int, ready: int) -> None:
-        """Work, in the new process, and end it."""
+        """In the new process: work, then end it."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for each in (*_SIGNALS, signal.SIGCHLD):
-                signal.signal(each, signal.SIG_DFL)
+            for handled in (*_SIGNALS, signal.SIGCHLD):
+                signal.signal(handled, signal.SIG_DFL)
             self._work(number, lambda: os.close(ready) if os.write(ready, b"+") else None)
             code = 0
         except CtrError as error:
             sys.stderr.write(f"error: {error}\n")
         except BaseException:
-            logger.exception("a process of the server has failed")
+            logger.exception("a process of the server failed")
         finally:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(code)
 
     def _wait(self) -> None:
-        """Wait until a process answers or ends, or a signal comes."""
-        readable, _, _ = select.select([self._wake, *self._ready], [], [])
+        """Wait until a process accepts requests or ends, or a signal arrives."""
+        readable, _, _ = select.select([self._wake_reader, *self._starting], [], [])
         for end in readable:
-            if end == self._wake:
+            if end == self._wake_reader:
                 os.read(end, 1 << 10)
                 continue
             if os.read(end, 1):
                 self._quick_ends = 0
-            del self._ready[end]
+            del self._starting[end]
             os.close(end)
-        if not self._ready and not self._was_ready and len(self._began) == self._count:
+        if not self._starting and not self._was_ready and len(self._processes) == self._count:
             self._was_ready = True
             self._on_ready()
 
     def _reap(self) -> None:
-        """Replace those that have ended."""
-        while self._began:
+        """Replace processes that have ended."""
+        while self._processes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            number, began = self._began.pop(pid)
-            lasted_s = monotonic() - began
+            number, started = self._processes.pop(pid)
+            lasted_s = monotonic() - started
             multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
             if self._stopping:
                 continue
-            how = os.waitstatus_to_exitcode(status)
-            logger.error("process %d of the server has ended (%d); another takes its place", pid, how)
+            code = os.waitstatus_to_exitcode(status)
+            logger.error("process %d of the server has ended (%d); another replaces it", pid, code)
             self._quick_ends = self._quick_ends + 1 if lasted_s < _QUICK_S else 0
             if self._quick_ends >= _QUICK_ENDS or not self._was_ready:
                 self._quick_ends = _QUICK_ENDS
@@ -136,7 +136,7 @@ class _Processes:
 
     def _pass_on(self, number: int, _frame: FrameType | None) -> None:
         self._stopping |= number != signal.SIGHUP
-        for pid in self._began:
+        for pid in self._processes:
             os.kill(pid, number)
         if self._stopping:
             self._on_stop()

@@ -1,4 +1,4 @@
-"""`Shadow`: has another version predict what was answered, to see how the two differ."""
+"""`Shadow`: predicts answered requests again with another version, to compare the two."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_WAITING = 16
-"""Requests that wait to be predicted once more; others are left out, so that nothing queues up."""
+"""The most requests that wait for the shadow version; others are left out."""
 
 
 class Comparing(Protocol):
     """The service of a version."""
 
     def compare(self, body: bytes, answer: bytes) -> None:
-        """Predict the rows of a request that another version has answered, and note how the two differ."""
+        """Predict the rows of a request that another version has answered, and record how the two differ."""
 
 
 class Shadow:
-    """One thread that predicts, behind the requests."""
+    """One thread that predicts after the requests were answered."""
 
     def __init__(self, metrics: ServingMetrics) -> None:
         self._metrics = metrics
@@ -37,7 +37,7 @@ class Shadow:
     def watching(
         self, service: Comparing, scope: Scope, receive: Receive, send: Send
     ) -> tuple[Receive, Send]:
-        """`receive` and `send` of a request, whose rows `service` predicts when they have been answered."""
+        """`receive` and `send` of a request whose rows `service` predicts once it was answered."""
         if any(name == b"content-encoding" for name, _ in scope["headers"]):
             self._leave_out("compressed")
             return receive, send
@@ -70,7 +70,7 @@ class Shadow:
         try:
             service.compare(body, answer)
             self._is_failing = False
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, the request was answered)
+        except Exception as error:  # noqa: BLE001  (the request was answered in any case)
             self._leave_out("failed")
             if not self._is_failing:
                 logger.error("the shadow version failed on a request: %s", error)
@@ -82,5 +82,5 @@ class Shadow:
         self._metrics.shadow.left_out.labels(why).inc()
 
     def close(self) -> None:
-        """End when what waits is done with."""
+        """Finish the waiting requests, then end."""
         self._thread.shutdown()

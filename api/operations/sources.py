@@ -1,4 +1,4 @@
-"""Where served models come from: a folder that training replaces, or the labels of a registry."""
+"""Where served models come from: a folder, the labels of a registry, MLflow, or a job in Redis."""
 
 from __future__ import annotations
 
@@ -20,88 +20,82 @@ if TYPE_CHECKING:
     from ctr.ps import Job
 
 CANARY = "canary"
-"""The label whose version gets a share of the requests."""
+"""The label of the version that answers a share of the requests."""
 SHADOW = "shadow"
-"""The label whose version predicts a share of the requests, too, for nobody but the metrics."""
-
+"""The label of the version that also predicts a share of the requests, for the metrics alone."""
 
 NEAR_S, FAR_S = 0.5, 1.0
-"""Between two looks at a folder of this machine, and at what is asked for over a network."""
+"""Between two looks at a folder of this machine, and at a source behind a network."""
 MOST_SHOWN = 100
 _STORE_S = 5.0
-"""How long a store may be silent, and is tried again, before it counts as away."""
+"""A store that has not answered for this long, despite retries, counts as unreachable."""
 _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
 
 
 def summary_of(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
-    """Of a model's metrics, the few by which versions are compared: of its hold-out, if it had one."""
-    known = metrics.get("holdout") or metrics.get("progressive") or {}
-    return {name: known.get(name) for name in _METRICS if name in known}
+    """The metrics by which versions are compared: those of the hold-out, if there was one."""
+    summary = metrics.get("holdout") or metrics.get("progressive") or {}
+    return {name: summary[name] for name in _METRICS if name in summary}
 
 
 class ModelSource(Protocol):
-    """Versions of a model, by the labels under which they are served. Its methods may block."""
+    """Versions of a model by the labels under which they are served. Its methods may block."""
 
     name: str
-    """As its user knows it."""
+    """As the user knows it."""
     main: str
-    """The label that has to be there."""
+    """The label that must exist."""
     poll_s: float
-    """How often to look."""
+    """How often to look for changes."""
+    fixed: str = "the server serves a folder, which has no labels; start it with --registry"
+    """Why labels cannot be changed, in a source without labels."""
 
     def versions(self) -> Mapping[str, str]:
-        """By label, which version is to be served now; cheap. Raises CtrError where it cannot be read."""
+        """The version to serve now, by label; cheap. Raises CtrError if it cannot be read."""
 
     def load(self, version: str) -> Model:
         """The model of such a version. Raises CtrError."""
 
     def available(self) -> list[dict[str, Any]]:
-        """What could be served, the latest first. Raises CtrError where there is no choice."""
+        """The versions that could be served, the latest first. Raises CtrError in a source without labels."""
+        raise ModelError(self.fixed)
 
     def change(self, label: str, version: str | None) -> str:
-        """Have a label point to a version, or None: to the one before; returns that. Raises CtrError."""
+        """Point a label to a version, or to the previous one (None); returns that. Raises CtrError."""
+        raise ModelError(self.fixed)
 
 
-class FolderSource:
-    """The model in a folder: another one may take its place."""
+class FolderSource(ModelSource):
+    """The model in a folder, which another model may replace."""
 
     main, poll_s = "model", NEAR_S
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._path = path
-        self._seen: tuple[int, int, int] | None = None
+        self._file_state: tuple[int, int, int] | None = None
         self._version = ""
 
     def versions(self) -> Mapping[str, str]:
         try:
             stat = os.stat(self._path / MANIFEST)
         except OSError:
-            read_manifest(self._path)  # which says what is wrong
+            read_manifest(self._path)  # raises the reason
             raise ModelError(f"{self._path}: cannot be read; restore it.") from None
         state = stat.st_ino, stat.st_mtime_ns, stat.st_size
-        if state != self._seen:
-            self._version, self._seen = str(read_manifest(self._path)["id"]), state
+        if state != self._file_state:
+            self._version, self._file_state = str(read_manifest(self._path)["id"]), state
         return {self.main: self._version}
 
     def load(self, version: str) -> Model:
         return load_model(self._path)  # perhaps a later one, which the next look finds
 
-    def available(self) -> list[dict[str, Any]]:
-        raise _without_labels()
 
-    def change(self, label: str, version: str | None) -> str:
-        raise _without_labels()
-
-
-def _without_labels() -> ModelError:
-    return ModelError("the server serves a folder, which has no labels; start it with --registry")
-
-
-class MlflowSource:
-    """What an alias or a version of MLflow's registry is."""
+class MlflowSource(ModelSource):
+    """The model that an alias or a version of MLflow's registry points to."""
 
     main, poll_s = "model", FAR_S
+    fixed = "the server serves a model of MLflow; set its alias there"
 
     def __init__(self, uri: str) -> None:
         from ctr.mlflow import RegisteredModel
@@ -115,17 +109,12 @@ class MlflowSource:
     def load(self, version: str) -> Model:
         return load_model(self._registered.folder())
 
-    def available(self) -> list[dict[str, Any]]:
-        raise _without_labels()
 
-    def change(self, label: str, version: str | None) -> str:
-        raise ModelError("the server serves a model of MLflow; set its alias there")
-
-
-class StoreSource:
+class StoreSource(ModelSource):
     """The model that a running job trains in Redis, whose weights follow the job's pushes."""
 
     main, poll_s = "live", NEAR_S
+    fixed = "the server serves the model of a running job, which has no labels"
 
     def __init__(self, url: str, published: ModelSource | None = None) -> None:
         """`published`: what is served until a job is found. Live weights stay, whatever the job does."""
@@ -152,7 +141,7 @@ class StoreSource:
 
         job = self._job()
         if _version_of(job) != version:
-            raise StoreError(f"{self.name}: the job has just been replaced; the next look finds the new one.")
+            raise StoreError(f"{self.name}: the job has just been replaced; the new one is served soon.")
         description = JobDescription.from_bytes(job.description)
         spec, optimizer = description.feature_spec(), description.optimizer_in(0)
         join = partial(description.join_store, self._url, patience_s=_STORE_S, from_replicas=True)
@@ -163,14 +152,8 @@ class StoreSource:
         self._has_been_live = True
         return replace(model, manifest={**model.manifest, "id": version})
 
-    def available(self) -> list[dict[str, Any]]:
-        raise _without_labels()
-
-    def change(self, label: str, version: str | None) -> str:
-        raise ModelError("the server serves what a job trains, which has no labels")
-
     def _job(self) -> Job:
-        with closing(self._open_board()) as board:  # one of its own, as this process may be forked
+        with closing(self._open_board()) as board:  # opened each time, as this process may be forked
             job = board.job()
         if job is None:
             raise StoreError(f"{self.name}: no job trains this model; start one with `ctr train --store`.")
@@ -181,15 +164,15 @@ _LIVE = "live-"
 
 
 def _version_of(job: Job) -> str:
-    """A job that was resumed or started again is another."""
+    """The version of a job; it changes when the job is resumed or restarted."""
     return f"{_LIVE}{job.launch[:12]}"
 
 
-class RegistrySource:
+class RegistrySource(ModelSource):
     """The versions that labels of a registry point to."""
 
     def __init__(self, place: str, labels: Sequence[str]) -> None:
-        """The first of `labels` has to be there; others may come and go."""
+        """The first of `labels` must exist; the others may come and go."""
         self.name = place
         self.main = labels[0]
         self.poll_s = FAR_S if is_uri(place) else NEAR_S

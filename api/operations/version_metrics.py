@@ -1,4 +1,4 @@
-"""`VersionMetrics`: which versions are served, and what they predict, as Prometheus reads it."""
+"""`VersionMetrics`: metrics of the served versions and of their predictions, for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from prometheus_client.utils import floatToGoString
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9, 1.0)
 SAMPLE = 8
-"""Predictions noted of each request, at most."""
+"""The most predictions counted per request."""
 _SUFFIX = ".predictions"
 
 
 class VersionMetrics(Collector):
-    """Series by the id of a version, which end when the version is no longer served.
+    """Time series by version id, which end when the version is no longer served.
 
-    Several processes add up in files of a folder, one for each process and version. Not with the library's
-    own files: nothing can be removed from those, so they would grow with every version.
+    Several processes count in files of a shared folder, one per process and version. The library's own files
+    would grow with every version, as nothing can be removed from them.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: that of several processes; None: there is one."""
+        """`folder`: shared by several processes; None: there is one process."""
         self._folder = folder
         self._lock = Lock()
         self._served: set[str] = set()
         self._created: dict[str, float] = {}
         self._histograms: dict[str, NDArray[np.float64]] = {}
-        """By version: predictions of this process by bucket, those above the last one, and their sum."""
+        """By version: this process's predictions per bucket, those above the last bucket, and their sum."""
 
     def serve(self, versions: Iterable[str]) -> None:
-        """These are the ids of what is served now."""
+        """Set the ids of the versions that are served now."""
         self._served = set(versions)
-        for version in self._histograms.keys() - self._served:  # with those that were tried and failed
+        for version in (
+            self._histograms.keys() - self._served
+        ):  # including versions that were tried and failed
             del self._histograms[version]
             self._created.pop(version, None)
             if self._folder is not None:
                 _remove_files(self._folder, version)
 
     def predicted_by(self, version: str, created: str) -> Callable[[NDArray[np.float32]], None]:
-        """Notes the predictions of a version for the rows of a request; `created`: ISO 8601, or nothing."""
+        """Counts the predictions of a version for a request; `created`: ISO 8601, or empty."""
         with suppress(ValueError):
             self._created[version] = datetime.fromisoformat(created).timestamp()
-        histogram = self._histograms.get(version)
-        if histogram is None:
-            histogram = self._histograms[version] = self._new_histogram(version)
+        if version not in self._histograms:
+            self._histograms[version] = self._new_histogram(version)
+        histogram, lock = self._histograms[version], self._lock
 
-        lock = self._lock
-
-        def note(predictions: NDArray[np.float32]) -> None:
+        def count(predictions: NDArray[np.float32]) -> None:
             sample = predictions[:: -(-predictions.size // SAMPLE) or 1].tolist()
             with lock:  # large requests are answered in threads
                 for prediction in sample:
                     histogram[bisect_left(BUCKETS, prediction)] += 1
                 histogram[-1] += sum(sample)
 
-        return note
+        return count
 
     def collect(self) -> Iterator[Metric]:
-        """Of the versions served, in all processes."""
+        """The metrics of the served versions, over all processes."""
         served = GaugeMetricFamily("ctr_model", "1 for each version served.", labels=["id"])
         created = GaugeMetricFamily(
             "ctr_model_created_seconds", "When a version was made, in seconds since 1970.", labels=["id"]
@@ -102,7 +102,7 @@ class VersionMetrics(Collector):
             return self._histograms[version]
         total = np.zeros(len(BUCKETS) + 2)
         for path in _files_of(self._folder, version):
-            with suppress(OSError, ValueError):  # its process is just removing it, or making it
+            with suppress(OSError, ValueError):  # its process is removing it, or creating it
                 total += np.fromfile(path)
         return total
 
@@ -112,7 +112,7 @@ def _files_of(folder: Path, version: str) -> list[Path]:
 
 
 def _remove_files(folder: Path, version: str) -> None:
-    """Those of this process, and of processes that are dead."""
+    """Remove the files of this process, and of dead processes."""
     for path in _files_of(folder, version):
         pid = int(path.stem.rpartition("-")[2])
         if pid == os.getpid() or not _is_alive(pid):

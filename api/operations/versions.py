@@ -1,4 +1,4 @@
-"""`Versions`: an application that sends each request to that of one version of the model."""
+"""`Versions`: an application that passes each request to the application of one model version."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ MODELS = "/v1/models"
 _PREDICT = "/v1/predict"
 MEMORY_EVERY_S = 10.0
 RETRY_S, MOST_RETRY_S = 10.0, 600.0
-"""Until a version that has failed is tried again, as perhaps its files could not be read just then. Each
+"""The time until a failed version is tried again, as its files may have been unreadable for a moment. Each
 failure doubles the time."""
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
-"""The header by whose hash requests are dealt to the canary; without it, the connection's address is it."""
+"""The header whose hash assigns a request to the canary; the default is the connection's address."""
 VERSION = b"ctr-version"
-"""The header by which a request asks for a version that is served, by its label or its id."""
+"""The header by which a request selects a served version: its label or its id."""
 MODEL = b"ctr-model"
-"""The header of every response that names the version it comes from."""
+"""The header of every response: the id of the version that answered."""
 
 
 MakeApp = Callable[[Model, ServingMetrics, Callable[[Exception | None], None]], FastAPI]
@@ -71,15 +71,15 @@ class _Failure:
     reason: str
     wait_s: float
     retry_at: float
-    """When it is tried again, of `monotonic`."""
+    """When it is tried again, by `monotonic`."""
 
 
 class Versions:
-    """Serves what the labels of `source` point to, and follows them.
+    """Serves the versions that the labels of `source` point to, and follows changes of the labels.
 
-    A version is loaded, warmed and tried on an example before its first request, and one that fails is not
-    served, but tried again later; requests under way end on the version that they began with. Where the
-    source cannot be read, what is served goes on being served.
+    A version is loaded, warmed up and tried on an example before its first request. One that fails is not
+    served, and tried again later. A request is answered by the version that it began with. While the source
+    cannot be read, the served versions stay.
     """
 
     def __init__(
@@ -93,14 +93,14 @@ class Versions:
         poll_s: float | None = None,
         retry_s: float = RETRY_S,
     ) -> None:
-        """`first`: the model to begin with, which is that of the source's first label. `make_app`: the
-        application of one model. `shares`: of the requests, those that the version labelled canary
-        answers, and those that the one labelled shadow predicts besides. `warm_first`: accept no connection
-        before the first version is ready, as others accept them.
+        """`first`: the model of the source's main label. `make_app`: makes the application of one model.
+        `shares`: the shares of requests that the version labelled canary answers, and that the version
+        labelled shadow also predicts. `warm_first`: accept no connection before the first version is ready,
+        as other processes accept them.
         """
         self.metrics = ServingMetrics(first.id)
         self.on_warm: Callable[[Exception | None], None] = lambda _: None
-        """Called once, when the first model is ready or has failed."""
+        """Called once, when the first model is ready or failed."""
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
         self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
@@ -112,15 +112,15 @@ class Versions:
         self._failed: dict[str, _Failure] = {}
         """By version."""
         self._retry_s = retry_s
-        self._unread = False
+        self._is_unreadable = False
         self._look_now = asyncio.Event()
         self._retiring: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[Exception | None]
-        """Of the first version: what is wrong with it, or None."""
+        """Set when the first version is ready (None), or to its failure."""
 
     def look_soon(self) -> None:
-        """Look at the labels at once, and try again what has failed; from any thread."""
+        """Look at the labels at once, and try failed versions again; any thread may call it."""
 
         def look() -> None:
             self._failed.clear()
@@ -139,7 +139,7 @@ class Versions:
         version = self._chosen(scope)
         if version is None:
             names = ", ".join(f"{label} ({each.model.id})" for label, each in self._served.items())
-            detail = f"the version in the header ctr-version is not served; these are: {names}"
+            detail = f"the version in the header ctr-version is not served; served are: {names}"
             await respond(send, 404, {"detail": detail})
             return
         if scope["path"] == MODELS and scope["method"] in ("GET", "HEAD"):
@@ -164,7 +164,7 @@ class Versions:
             await send(message)
 
         sending: Send = naming_version
-        # What most requests ask for passes by the application's own layers, which take a quarter of the time.
+        # Most requests take this shortcut past the application's layers, which take a quarter of the time.
         is_prediction = scope["path"] == _PREDICT and scope["method"] == "POST"
         app = version.app.state.shortcut if is_prediction else version.app
         shadow = self._served.get(SHADOW) if self._shadowed and is_prediction else None
@@ -179,30 +179,30 @@ class Versions:
                 version.idle.set()
 
     async def _change_label(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer to `POST /v1/models/LABEL`, with `{"version": ID}`, or `{"rollback": true}`."""
+        """Answer `POST /v1/models/LABEL` with the body `{"version": ID}` or `{"rollback": true}`."""
         if scope["method"] != "POST":
             await respond(send, 405, {"detail": "POST a version to a label"})
         elif not scope.get(IS_ADMIN):
             await _require_admin(send)
         else:
             try:
-                wanted = LabelChange.model_validate_json(await _body(receive))
+                change = LabelChange.model_validate_json(await _body(receive))
                 label = scope["path"].removeprefix(f"{MODELS}/")
-                changed = await asyncio.to_thread(self._source.change, label, wanted.version)
+                version = await asyncio.to_thread(self._source.change, label, change.version)
             except ValidationError as error:
                 place, problem = first_problem(error)
                 await respond(send, 422, {"detail": f"{place}: {problem}" if place else problem})
             except CtrError as error:
                 await respond(send, 409, {"detail": str(error)})
             else:
-                logger.warning("label %s was changed to %s by request", label, changed)
+                logger.warning("label %s was changed to %s by request", label, version)
                 self._look_now.set()
-                await respond(send, 200, {"label": label, "version": changed})
+                await respond(send, 200, {"label": label, "version": version})
 
     def describe(self, *, is_admin: bool) -> dict[str, Any]:
-        """What is served, and what is not; paths and reasons are for an administrator."""
-        canary = self._share if CANARY in self._served else 0.0
-        shares = {CANARY: canary, SHADOW: 0.0, self._source.main: 1.0 - canary}
+        """The served and the failed versions; paths and reasons are for administrators only."""
+        canary_share = self._share if CANARY in self._served else 0.0
+        shares = {CANARY: canary_share, SHADOW: 0.0, self._source.main: 1.0 - canary_share}
         reasons = {version: failure.reason for version, failure in self._failed.items()}
         private = {"source": self._source.name, "reasons": reasons} if is_admin else {}
         return {
@@ -222,10 +222,10 @@ class Versions:
         }
 
     def _chosen(self, scope: Scope) -> _Version | None:
-        """The version that answers a request; None if it asks for one that is not served."""
-        asked = next((value for name, value in scope["headers"] if name == VERSION), None)
-        if asked is not None:
-            name, served = asked.decode("latin-1"), self._served.values()
+        """The version that answers a request; None if the request selects one that is not served."""
+        selected = next((value for name, value in scope["headers"] if name == VERSION), None)
+        if selected is not None:
+            name, served = selected.decode("latin-1"), self._served.values()
             return next((each for each in served if name in (each.label, each.model.id)), None)
         canary = self._served.get(CANARY)
         assert self._main is not None
@@ -237,7 +237,7 @@ class Versions:
         return canary if crc32(key) < self._share * 2**32 else self._main
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Answer to the server's `lifespan` messages."""
+        """Handle the server's `lifespan` messages."""
         await receive()
         async with self._running():
             if self._warm_first:
@@ -250,8 +250,8 @@ class Versions:
     async def _running(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
-        self._main = self._served[self._source.main] = await _begin(self._source.main, *self._first)
-        del self._first  # which would keep the model when it is no longer served
+        self._main = self._served[self._source.main] = await _start(self._source.main, *self._first)
+        del self._first  # or the model would stay in memory when it is no longer served
         watching = asyncio.create_task(self._watch())
         try:
             yield
@@ -266,13 +266,13 @@ class Versions:
 
     async def _watch(self) -> None:
         """Follow the labels."""
-        failure, noted = await self._ready, -inf
+        failure, memory_read_at = await self._ready, -inf
         self.on_warm(failure)
         while failure is None:
             await self._look()
             self.metrics.note_age()
-            if monotonic() >= noted + MEMORY_EVERY_S:
-                noted = monotonic()
+            if monotonic() >= memory_read_at + MEMORY_EVERY_S:
+                memory_read_at = monotonic()
                 await asyncio.to_thread(self.metrics.note_memory)
             self._look_now.clear()
             with suppress(TimeoutError):
@@ -280,57 +280,57 @@ class Versions:
                     await self._look_now.wait()
 
     async def _look(self) -> None:
-        """Serve what the labels point to now."""
+        """Serve the versions that the labels point to now."""
         try:
-            wanted = await asyncio.to_thread(self._source.versions)
+            labels = await asyncio.to_thread(self._source.versions)
         except CtrError as error:
             self.metrics.unread.inc()
-            if not self._unread:
-                logger.error("%s; what is served stays", error)
-            self._unread = True
+            if not self._is_unreadable:
+                logger.error("%s; the served versions stay", error)
+            self._is_unreadable = True
             return
-        if self._unread:  # what has failed may only have been away, too
+        if self._is_unreadable:  # failed versions may only have been unreachable, too
             self._failed.clear()
-        self._unread = False
-        for label, version in wanted.items():
+        self._is_unreadable = False
+        for label, version in labels.items():
             served = self._served.get(label)
             failure = self._failed.get(version)
             if failure is not None and monotonic() < failure.retry_at:
                 continue
             if served is None or served.model.id != version:
                 await self._change(label, version)
-        for label in self._served.keys() - wanted.keys():
+        for label in self._served.keys() - labels.keys():
             self._retire(self._served.pop(label))
         self.metrics.serve(each.model.id for each in self._served.values())
 
     async def _change(self, label: str, version: str) -> None:
-        """Serve another version under a label, if it is sound."""
+        """Serve another version under a label, if it passes its trial."""
         try:
-            aside = partial(asyncio.get_running_loop().run_in_executor, self._background)
-            model = await aside(self._source.load, version)
+            in_thread = partial(asyncio.get_running_loop().run_in_executor, self._background)
+            model = await in_thread(self._source.load, version)
             ready: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             # In a thread, as it may ask Redis for windows.
-            app = await aside(self._make_app, model, self.metrics, ready.set_result)
-            began = await _begin(label, model, app)
+            app = await in_thread(self._make_app, model, self.metrics, ready.set_result)
+            started = await _start(label, model, app)
             if (failure := await ready) is not None:
-                await began.lifespan.aclose()
+                await started.lifespan.aclose()
                 raise failure
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, the others are served)
-            last = self._failed.get(version)
-            wait_s = self._retry_s if last is None else min(2 * last.wait_s, MOST_RETRY_S)
+        except Exception as error:  # noqa: BLE001  (the other versions are served in any case)
+            earlier = self._failed.get(version)
+            wait_s = self._retry_s if earlier is None else min(2 * earlier.wait_s, MOST_RETRY_S)
             self._failed[version] = _Failure(str(error), wait_s, monotonic() + wait_s)
             self.metrics.failed_versions.inc()
             logger.error("version %s of %s is not served: %s", version, self._source.name, error)
             return
         self._failed.pop(version, None)
-        before = self._served.get(label)
-        self._served[label] = began
-        if before is not None and before is self._main:
-            self._main = began
+        replaced = self._served.get(label)
+        self._served[label] = started
+        if replaced is not None and replaced is self._main:
+            self._main = started
         self.metrics.changes.inc()
-        logger.warning("%s is version %s now", label, model.id)
-        if before is not None:
-            self._retire(before)
+        logger.warning("%s is now version %s", label, model.id)
+        if replaced is not None:
+            self._retire(replaced)
 
     def _retire(self, version: _Version) -> None:
         """Free a version when its last request has ended."""
@@ -346,8 +346,8 @@ class Versions:
         task.add_done_callback(self._retiring.discard)
 
 
-async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
-    """A version that warms up."""
+async def _start(label: str, model: Model, app: FastAPI) -> _Version:
+    """Start the warm-up of a version."""
     describe_versions(app)
     lifespan = AsyncExitStack()
     await lifespan.enter_async_context(app.router.lifespan_context(app))
@@ -355,12 +355,12 @@ async def _begin(label: str, model: Model, app: FastAPI) -> _Version:
 
 
 async def _require_admin(send: Send) -> None:
-    detail = "an administrator's token is needed: send it as Authorization: Bearer TOKEN"
+    detail = "an administrator's token is required: send it as Authorization: Bearer TOKEN"
     await respond(send, 401, {"detail": detail})
 
 
 async def _body(receive: Receive) -> bytes:
-    """A small request's body; what is longer is cut, and so no JSON any more."""
+    """The body of a small request; a longer one is cut off, and so is not valid JSON."""
     body = bytearray()
     while True:
         message = await receive()

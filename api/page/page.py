@@ -1,4 +1,4 @@
-"""`add_page`: what is served, how it does, and a form to try it, for people."""
+"""`add_page`: a page for people with the served model, its metrics, and a form to try it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLICY = (
 _HEADERS = {"content-security-policy": _POLICY, "cache-control": "no-cache", "referrer-policy": "no-referrer"}
 _DOCS_HEADERS = {**_HEADERS, "content-security-policy": f"{_POLICY}; style-src-attr 'unsafe-inline'"}
 """Swagger UI sets the style of elements."""
-_WITHOUT = "The page needs Jinja2: pip install 'ctr[serve]'. The service itself does not; see /docs.\n"
+_NO_PAGE = "The page needs Jinja2: pip install 'ctr[serve]'. The service itself does not; see /docs.\n"
 _METRICS = {
     "logloss": "Log loss",
     "normalized_entropy": "Normalized entropy",
@@ -38,11 +38,11 @@ _METRICS = {
 }
 _MEASURED = {"holdout": "hold-out", "progressive": "progressive validation", "training": "training rows"}
 _SIZE = 100.0
-"""Of a chart, in its own units."""
+"""The size of a chart, in its own units."""
 
 
 def application_class() -> Callable[..., FastAPI]:
-    """Of applications whose `/docs` needs no internet, if fastapi-offline is installed."""
+    """The application class; with fastapi-offline, its `/docs` needs no internet."""
     if find_spec("fastapi_offline") is None:
         return FastAPI
     from fastapi_offline import FastAPIOffline
@@ -67,12 +67,12 @@ def _add_file(app: FastAPI, path: str, name: str, media_type: str, headers: Mapp
 
 
 def add_page(app: FastAPI, model: Callable[[], Model]) -> None:
-    """Add the page at `/`, its script and style, and the part of it that is about the model."""
+    """Add the page at `/`, its script and style, and the part about the model."""
     if find_spec("jinja2") is None:
 
         @app.get("/", include_in_schema=False)
         async def no_page() -> Response:
-            return PlainTextResponse(_WITHOUT)
+            return PlainTextResponse(_NO_PAGE)
 
         return
     _add_file(app, "/", "page.html", "text/html", _HEADERS)
@@ -140,7 +140,7 @@ def _moment(created: str) -> str:
 
 
 def _reliability(bins: Any) -> dict[str, Any] | None:
-    """The points of the curve, in the units of the chart; None without any."""
+    """The points of the reliability curve, in the units of the chart; None without any."""
     if not bins:
         return None
     most = max(each[key] or 0.0 for each in bins for key in ("mean_prediction", "observed_rate", "high"))
@@ -167,7 +167,7 @@ def _reliability(bins: Any) -> dict[str, Any] | None:
 
 
 def _inputs(spec: FeatureSpec) -> list[dict[str, str]]:
-    """The columns of a row, and what kind of value each takes."""
+    """The columns of a row, and the kind of value each accepts."""
     numbers = {
         column for field in spec.all_fields if isinstance(field, NumberField) for column in columns_of(field)
     }
@@ -181,7 +181,7 @@ def _inputs(spec: FeatureSpec) -> list[dict[str, str]]:
 
 
 def _texts(row: Any) -> dict[str, str]:
-    """Values as the form shows them; a list is JSON."""
+    """The values of a row as the form shows them; lists are JSON."""
     return {
         str(name): orjson.dumps(value).decode() if isinstance(value, list | tuple) else str(value)
         for name, value in row.items()

@@ -17,8 +17,8 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 def read_table(body: bytes, limits: Limits) -> pa.Table:
     """The rows of an Arrow IPC stream or file.
 
-    `RequestError`: 413 for more rows than `limits.rows`, 422 for what is no such stream or file, and for one
-    that Arrow has compressed: how much that holds would show only when the memory is taken.
+    Raises `RequestError`: 413 for more rows than `limits.rows`, 422 for anything else than such a stream or
+    file, and for one that Arrow has compressed, as its size would be known only after it fills the memory.
     """
     source = pa.py_buffer(body)
     if body.startswith(_FILE):
@@ -33,7 +33,7 @@ def read_table(body: bytes, limits: Limits) -> pa.Table:
                     "the Arrow data is compressed by Arrow itself; write it without compression, or use gzip",
                 )
         with pa.ipc.open_stream(source) as stream:
-            _ = stream.schema.names  # decodes them, which raises ValueError for what is not UTF-8
+            _ = stream.schema.names  # decodes the names, and raises ValueError if they are not UTF-8
             for batch in stream:
                 rows += batch.num_rows
                 if rows > limits.rows:
@@ -57,7 +57,7 @@ def write_table(table: pa.Table) -> bytes:
 
 
 def _is_compressed(message: bytes) -> bool:
-    """Whether the buffers of a message are, as its metadata says; `struct.error` if that is torn."""
+    """Whether the metadata says that a message's buffers are compressed. Raises `struct.error` if damaged."""
     (root,) = struct.unpack_from("<i", message)
     kind, header = _field(message, root, _HEADER_TYPE), _field(message, root, _HEADER)
     if kind is None or header is None or message[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
@@ -72,12 +72,12 @@ def _is_compressed(message: bytes) -> bool:
 
 
 def _table(message: bytes, at: int) -> int:
-    """Where the table is that the field at `at` refers to."""
+    """The position of the table that the field at `at` refers to."""
     return at + int(struct.unpack_from("<I", message, at)[0])
 
 
 def _field(message: bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffers table is; None: the table does not have it."""
+    """The position of a field of a flatbuffers table; None if the table lacks it."""
     (to_vtable,) = struct.unpack_from("<i", message, table)
     vtable = table - to_vtable
     (size,) = struct.unpack_from("<H", message, vtable)

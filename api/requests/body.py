@@ -10,10 +10,10 @@ from typing import Literal
 from starlette.requests import ClientDisconnect, Request
 
 DRAIN_FACTOR = 4
-"""A body up to this many times the limit is read to its end and dropped before it is refused.
+"""A body up to this many times the limit is read to its end and discarded before it is refused.
 
-A server that closes while the client still sends resets the connection, and the client may never see
-the answer. Whoever sends even more is cut off.
+A server that closes while the client still sends resets the connection, and the client may never see the
+answer. A client that sends even more is cut off.
 """
 
 JSON = "application/json"
@@ -24,32 +24,32 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one request may ask for; `ctr serve` has a setting `limit_…` for each."""
+    """Limits of one request; `ctr serve` has a setting `limit_…` for each."""
 
     rows: int = 10_000
     """Rows in one request."""
     body_bytes: int = 2 << 20
-    """Bytes of one request's body, once it is decompressed; 2 MiB."""
+    """Bytes of a request's body after decompression; 2 MiB."""
     arrow_bytes: int = 8 << 20
-    """The same of a body in the Arrow format; 8 MiB."""
+    """The same for a body in the Arrow format; 8 MiB."""
     body_s: float = 8.0
-    """Seconds that a body may take to arrive. Less than a server that stops waits for its requests."""
+    """Seconds that a body may take to arrive: less than a stopping server waits for its requests."""
     large_bodies: int = 16
-    """Bodies of more than `ctr.api.app.INLINE_BYTES` in memory at a time; others wait unread."""
+    """Bodies of more than `ctr.api.service.INLINE_BYTES` in memory at a time; others wait unread."""
 
     @property
     def of_body(self) -> ByteLimit:
-        """Of JSON."""
+        """The limit of a JSON body."""
         return ByteLimit("body_bytes", self.body_bytes)
 
     @property
     def of_arrow(self) -> ByteLimit:
-        """Of Arrow."""
+        """The limit of an Arrow body."""
         return ByteLimit("arrow_bytes", self.arrow_bytes)
 
 
 class RequestError(Exception):
-    """A request that gets no predictions: the HTTP status, and what was wrong and what to do."""
+    """Why a request is refused: the HTTP status, the problem and the remedy."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -60,10 +60,10 @@ class RequestError(Exception):
 def check_content(request: Request) -> bool:
     """Whether the body is compressed with gzip.
 
-    `RequestError` (415) when the headers announce another body than JSON in UTF-8, compressed or not.
+    Raises `RequestError` (415) if the headers announce anything but JSON in UTF-8.
     """
     compressed = _is_gzip(request)
-    sent = request.headers.get("content-type", JSON)  # who sends none has JSON in mind
+    sent = request.headers.get("content-type", JSON)  # absent: JSON
     if sent == JSON:
         return compressed
     kind, *parameters = (part.strip().lower() for part in sent.split(";"))
@@ -97,19 +97,19 @@ def _is_gzip(request: Request) -> bool:
 
 
 def setting_of(limit: str) -> str:
-    """The setting of a field of `Limits`, for an answer that it causes."""
+    """The setting of a field of `Limits`, for messages about that limit."""
     return f"(CTR_SERVE_LIMIT_{limit.upper()})"
 
 
 def too_many(rows: int, limits: Limits) -> RequestError:
-    """What a client is told that sends more rows than it may."""
+    """The refusal of a request with too many rows."""
     return RequestError(
         413, f"{rows:,} rows in one request; send at most {limits.rows:,} {setting_of('rows')}"
     )
 
 
 def too_slow(seconds: float) -> RequestError:
-    """What a client is told whose body does not arrive in time."""
+    """The refusal of a request whose body does not arrive in time."""
     return RequestError(
         408,
         f"the body did not arrive within {seconds:g} seconds {setting_of('body_s')}; send fewer rows per"
@@ -119,13 +119,13 @@ def too_slow(seconds: float) -> RequestError:
 
 @dataclass(frozen=True, slots=True)
 class ByteLimit:
-    """The size of a body, and which field of `Limits` says so."""
+    """The largest size of a body, and the field of `Limits` that sets it."""
 
     name: Literal["body_bytes", "arrow_bytes"]
     bytes: int
 
     def exceeded(self) -> RequestError:
-        """What the client is told."""
+        """The refusal of a larger body."""
         return RequestError(
             413,
             f"the body is larger than the limit of {self.bytes:,} bytes {setting_of(self.name)}; send fewer"
@@ -134,17 +134,17 @@ class ByteLimit:
 
 
 def decompressed(body: bytes, limit: ByteLimit) -> bytes:
-    """What gzip has compressed; never more than `limit` of it is made.
+    """The content of a gzip body; at most `limit` bytes of it are ever decompressed.
 
-    `RequestError`: 413 when it is larger, 422 when it is not gzip.
+    Raises `RequestError`: 413 for a larger content, 422 if the body is not gzip.
     """
-    parts, room = [], limit.bytes
+    parts, remaining = [], limit.bytes
     try:
         while body:
             stream = zlib.decompressobj(_GZIP)
-            part = stream.decompress(body, room + 1)
-            room -= len(part)
-            if room < 0:
+            part = stream.decompress(body, remaining + 1)
+            remaining -= len(part)
+            if remaining < 0:
                 raise limit.exceeded()
             if not stream.eof:
                 raise zlib.error("it is cut short")
@@ -158,7 +158,7 @@ def decompressed(body: bytes, limit: ByteLimit) -> bytes:
 async def read_body(request: Request, limit: ByteLimit, seconds: float) -> bytes:
     """The body of `request`.
 
-    `RequestError`: 413 when it is larger than `limit`, 408 when it takes longer than `seconds`.
+    Raises `RequestError`: 413 if it is larger than `limit`, 408 if it takes longer than `seconds`.
     """
     parts: list[bytes] = []
     size = 0
@@ -173,7 +173,7 @@ async def read_body(request: Request, limit: ByteLimit, seconds: float) -> bytes
                 if size > limit.bytes * DRAIN_FACTOR:
                     break
     except ClientDisconnect:
-        # Nobody is left to read the answer; this only keeps a traceback out of the log.
+        # Nobody reads the answer; this only keeps a traceback out of the log.
         raise RequestError(400, "the connection was closed before the whole body had arrived") from None
     except TimeoutError:
         raise too_slow(seconds) from None

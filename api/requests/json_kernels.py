@@ -1,4 +1,4 @@
-"""Counting what JSON text holds, before anything is made of it."""
+"""Counts the containers of a JSON text before they are created."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _QUOTE, _BACKSLASH, _LIST, _LIST_END, _OBJECT, _OBJECT_END = (np.uint8(ord(c)) f
 
 @njit(nogil=True, cache=True)
 def count_brackets(text: NDArray[np.uint8]) -> int:
-    """How many lists and objects `text` (uint8[n]) may begin; brackets within strings count, too.
+    """The number of brackets that may begin a list or an object in `text` (uint8[n]); strings are included.
 
-    In a tenth of the time of `bytes.count`, which looks for one bracket after the other.
+    Ten times as fast as `bytes.count`, which has to run once per bracket.
     """
     total = 0
     for i in range(text.size):
@@ -25,9 +25,9 @@ def count_brackets(text: NDArray[np.uint8]) -> int:
 
 @njit(nogil=True, cache=True)
 def count_containers(text: NDArray[np.uint8], depth: int) -> tuple[int, int]:
-    """How many objects and lists `text` (uint8[n]) holds: those that stand inside `depth` others, and all.
+    """The number of objects and lists in `text` (uint8[n]): those nested inside `depth` others, and all.
 
-    What is not JSON gets some count, too, and never more than it has brackets.
+    For text that is not JSON, the counts are arbitrary, but at most its number of brackets.
     """
     inside, at_depth, total = 0, 0, 0
     in_string, escaped = False, False

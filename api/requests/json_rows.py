@@ -1,4 +1,4 @@
-"""`JsonRows`: JSON bodies as cells. `parse_rows` is the reference, and says what is wrong with a body."""
+"""`JsonRows`: JSON bodies as cells. `parse_rows` is the reference, and explains what is wrong with a body."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROW_DEPTH = 2
 """A row stands inside a list inside the request's object."""
 
 PARSED_CELLS = 1_000
-"""Up to so many cells, a body that needs a parser is parsed in the event loop: 25 rows of Criteo, 0.4 ms."""
+"""A body that needs a parser is parsed in the event loop up to this size: 25 rows of Criteo, 0.4 ms."""
 
 UnknownFields = Literal["refuse", "ignore", "count"]
-"""What becomes of values whose field the spec does not name."""
+"""How to treat values whose field the spec does not name."""
 
 _FORMS = (
     '{"rows": [{...}, ...]}, {"columns": {"name": [...], ...}},'
@@ -28,7 +28,7 @@ _FORMS = (
 
 
 def require_brief(body: bytes, most: int | None) -> None:
-    """MoreFeaturesError if a body would take long to parse, unless `most` is None: then it may."""
+    """Raise MoreFeaturesError if a body would take long to parse, unless `most` is None."""
     if most is not None and body.count(b":") + body.count(b",") > PARSED_CELLS:
         raise MoreFeaturesError
 
@@ -56,8 +56,8 @@ class JsonRows:
     def read(self, body: bytes, *, briefly: bool = False) -> RequestRows:
         """The rows of `body`, as cells of the transform's columns.
 
-        `RequestError` as `parse_rows`, DataError as `Transform.cells_of`. `briefly`: a body that would take
-        long to parse raises MoreFeaturesError.
+        Raises `RequestError` as `parse_rows` does, DataError as `Transform.cells_of` does, and, if `briefly`,
+        MoreFeaturesError for a body that would take long to parse.
         """
         check_containers(body, self._limits, self._lists)
         rows = self._scanner.read(body, self._limits.rows)
@@ -67,24 +67,24 @@ class JsonRows:
         return self.parse(body)
 
     def parse(self, body: bytes) -> RequestRows:
-        """What `read` returns, by way of Python objects."""
+        """As `read`, through Python objects."""
         return self.cells_of(parse_rows(body, self._limits, self._lists, keeps_log=self._keeps_log))
 
     def cells_of(self, rows: list[dict[str, Any]]) -> RequestRows:
-        """Rows that have been parsed, as cells."""
+        """Parsed rows as cells."""
         unknown = 0
         if not self._refuses:
-            kept = [{name: row[name] for name in row.keys() & self._known} for row in rows]
-            unknown = sum(map(len, rows)) - sum(map(len, kept))
-            rows = kept
+            known = [{name: row[name] for name in row.keys() & self._known} for row in rows]
+            unknown = sum(map(len, rows)) - sum(map(len, known))
+            rows = known
         return RequestRows(self._transform.cells_of(rows), unknown)
 
 
 def check_containers(body: bytes, limits: Limits, lists: int) -> None:
-    """`RequestError` for more rows, or more lists in them, than there may be.
+    """Raise `RequestError` for too many rows, or too many lists in them.
 
-    They are counted before any is made: one of 3 bytes becomes an object of 72. So many values of a row as
-    `lists` says may be lists.
+    They are counted before any is created, as 3 bytes become an object of 72. `lists`: how many values of a
+    row may be lists.
     """
     text = np.frombuffer(body, np.uint8)
     if text.size <= limits.rows or count_brackets(text) <= limits.rows:
@@ -100,12 +100,12 @@ def check_containers(body: bytes, limits: Limits, lists: int) -> None:
 def parse_rows(
     body: bytes, limits: Limits, lists: int = 0, *, keeps_log: bool = False
 ) -> list[dict[str, Any]]:
-    """The rows of the JSON request `body`, each an object; their content is not checked here.
+    """The rows of the JSON request `body` as objects, whose content is not checked here.
 
-    A request has rows, or lists of values by column, or a context and candidates, each of which is a row with
-    the values of the context that it lacks. `RequestError` with 422 when it has none of them, or they are
-    misshapen, or are to be logged and `keeps_log` is not set, and with 413 when there are more rows than
-    `limits.rows`. `lists`: see `check_containers`.
+    A request has rows, lists of values by column, or a context and candidates; a candidate takes the values
+    that it lacks from the context. Raises `RequestError`: 422 for any other or malformed request, and for one
+    that asks for its rows to be logged unless `keeps_log`; 413 for more rows than `limits.rows`. `lists`: see
+    `check_containers`.
     """
     check_containers(body, limits, lists)
     try:
@@ -117,7 +117,7 @@ def parse_rows(
     if not isinstance(log := request.pop("log", False), bool):
         raise RequestError(422, f"'log' is {_kind(log)}; send true or false")
     if log and not keeps_log:
-        raise RequestError(422, "'log': this server keeps no log; it takes --feedback-log")
+        raise RequestError(422, "'log': this server has no feedback log; start it with --feedback-log")
     if "columns" in request:
         _check_keys(request, "columns")
         return _rows_of_columns(request["columns"], limits)
@@ -132,7 +132,7 @@ def parse_rows(
 
 
 def _check_keys(request: dict[str, Any], *keys: str) -> None:
-    """`RequestError` for a request with other keys than these."""
+    """Raise `RequestError` unless a request has exactly these keys."""
     wanted = " and ".join(map(repr, keys))
     unknown = [key for key in request if key not in keys]
     if unknown:
@@ -184,7 +184,7 @@ def _rows_of_columns(columns: object, limits: Limits) -> list[dict[str, Any]]:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls `value`."""
+    """The type of `value`, as JSON names it."""
     if value is None:
         return "null"
     kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}

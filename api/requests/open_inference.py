@@ -17,13 +17,13 @@ _TYPES: dict[str, str] = {
     **{f"UINT{bits}": f"<u{bits // 8}" for bits in (8, 16, 32, 64)},
     **{f"FP{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
-"""What the protocol calls them, as NumPy does; beside these, there is BYTES."""
+"""NumPy types by the protocol's names; the protocol also has BYTES."""
 _BYTES = "BYTES"
 OUTPUT = "prediction"
 
 
 class InputTensor(BaseModel):
-    """The values of a column."""
+    """The values of one column."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -61,8 +61,8 @@ class InferRequest(BaseModel):
 def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None]:
     """The body of `/v1/predict` that has the inputs as columns, and the request's id.
 
-    `header_bytes`: how many are JSON, where tensors follow as bytes; None: all. `RequestError` (422) for
-    requests that are not as the protocol has them.
+    `header_bytes`: the number of JSON bytes, if binary tensors follow; None: all. Raises `RequestError` (422)
+    for requests that violate the protocol.
     """
     size = len(body) if header_bytes is None else header_bytes
     if not 0 <= size <= len(body):
@@ -88,20 +88,20 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
                 raise RequestError(422, f"input {tensor.name!r:.80}: its binary data is not in the body")
             content, size = body[size : size + binary_size], size + binary_size
         if tensor.name in columns:
-            raise RequestError(422, f"input {tensor.name!r:.80} is there twice")
+            raise RequestError(422, f"input {tensor.name!r:.80} occurs twice")
         columns[tensor.name] = _values(tensor, content)
     if size < len(body):
         raise RequestError(422, f"{len(body) - size} bytes are left after the inputs")
     try:
         return orjson.dumps({"columns": columns}), request.id
-    except orjson.JSONEncodeError:  # it writes fewer levels than it reads
+    except orjson.JSONEncodeError:  # orjson writes fewer levels than it reads
         raise RequestError(
             422, "the data of an input is nested too deeply; send a value for each row"
         ) from None
 
 
 def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
-    """One value for each row."""
+    """One value per row."""
     name, rows = tensor.name, tensor.shape[0]
     if tensor.shape[1:] not in ([], [1]):
         raise RequestError(
@@ -113,7 +113,7 @@ def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
         raise RequestError(422, f"input {name!r:.80}: send its data as JSON, or as bytes after it")
     if content is None:
         values = [
-            each[0] if isinstance(each, list) and len(each) == 1 else each for each in tensor.data or ()
+            item[0] if isinstance(item, list) and len(item) == 1 else item for item in tensor.data or ()
         ]
     elif tensor.datatype == _BYTES:
         values = _texts(name, content)
@@ -131,13 +131,13 @@ def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
 
 
 def _texts(name: str, content: bytes) -> list[str]:
-    """Each comes after its length, in four bytes."""
+    """Texts that each follow their length, in four bytes."""
     texts, at = [], 0
     while at < len(content):
         begin = at + 4
         at = begin + int.from_bytes(content[at:begin], "little")
         if at > len(content):
-            raise RequestError(422, f"input {name!r:.80}: its binary data is cut")
+            raise RequestError(422, f"input {name!r:.80}: its binary data is truncated")
         try:
             texts.append(content[begin:at].decode())
         except UnicodeDecodeError:

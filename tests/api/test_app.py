@@ -104,7 +104,7 @@ def test_a_failure_while_predicting_is_logged_and_not_shown(
         broken.failure = RuntimeError("secret")
         response = running.client.post("/v1/predict", json={"rows": [{}]})
         assert response.status_code == 500
-        assert response.json() == {"detail": "the server failed on this request; its log says why"}
+        assert response.json() == {"detail": "the server failed on this request; its log has the reason"}
         assert "secret" in caplog.text
         broken.failure = None
         assert running.client.post("/v1/predict", json={"rows": [{}]}).status_code == 200

@@ -79,6 +79,18 @@ def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tm
     assert rows[5] == {"click": 0, "city": "Köln", "age": 1}
 
 
+def test_drift_is_measured_on_rows_that_are_kept(kept: tuple[Running, Path]) -> None:
+    client = kept[0].client
+    client.post("/v1/predict", json={"rows": ROWS, "log": True})
+    until(lambda: value(client.get("/metrics").text, 'ctr_field_features_total{field="city"}') > 0)
+
+
+def test_the_document_of_a_server_with_a_log_is_whole(kept: tuple[Running, Path]) -> None:
+    paths = kept[0].client.get("/openapi.json").json()["paths"]
+    for path in ("/v1/feedback", "/v1/predict", "/v2/models/ctr/infer"):
+        assert "requestBody" in paths[path]["post"], path
+
+
 def test_a_column_that_is_called_log(tmp_path: Path) -> None:
     """Is no wish to keep its row; and a request that says no is not kept, whatever was drawn."""
     spec = "{version: 1, source: {format: jsonl}, label: y, fields: [{name: log, type: category}]}"
@@ -155,8 +167,8 @@ def test_a_model_learns_from_what_it_served(
 @pytest.mark.parametrize(
     ("body", "status", "problem"),
     [
-        ({"clicks": ["x"]}, 422, "'x' is no id"),
-        ({"clicks": [7]}, 422, "'7' is no id"),
+        ({"clicks": ["x"]}, 422, "'x' is not an id"),
+        ({"clicks": [7]}, 422, "'7' is not an id"),
         ({"clicks": "0006549a7e4d80-0f0f0f0f-0"}, 422, "send {"),
         ({"clicks": [], "more": 1}, 422, "nothing else"),
         ({}, 422, "send {"),
@@ -176,7 +188,7 @@ def test_wrong_clicks(kept: tuple[Running, Path], body: object, status: int, pro
 def test_a_server_without_a_log_says_so(client: httpx.Client) -> None:
     answer = client.post("/v1/predict", json={"rows": ROWS, "log": True})
     assert answer.status_code == 422
-    assert "keeps no log; it takes --feedback-log" in answer.json()["detail"]
+    assert "has no feedback log; start it with --feedback-log" in answer.json()["detail"]
     assert client.post("/v1/predict", json={"rows": ROWS, "log": False}).status_code == 200
     assert client.post("/v1/feedback", json={"clicks": []}).status_code == 404
 
@@ -193,7 +205,7 @@ def test_a_disk_that_refuses(kept: tuple[Running, Path], caplog: pytest.LogCaptu
     assert refused.status_code == 503
     assert "send them again" in refused.json()["detail"]
     assert value(client.get("/metrics").text, "ctr_rows_not_kept_total") == 6
-    assert caplog.text.count("rows that were served are not kept") == 1
+    assert caplog.text.count("rows that were served are not stored") == 1
 
 
 @needs_redis

@@ -160,7 +160,7 @@ def test_labels_are_as_documented(registry: Registry) -> None:
     versions = Versions(source, first, lambda m, metrics, warm: create_app(m, metrics=metrics, on_warm=warm))
     nobody = Tokens(None, "NONE")
     admin = Tokens(None, "NONE")
-    admin.wanted, admin._tokens = True, [b"administrator-token"]
+    admin.required, admin._tokens = True, [b"administrator-token"]
     with run_server(Access(versions, nobody, admin, None)) as running:
         # A version that is not there, and one with a rollback, are right by the schema.
         accepted = {"positive_data_acceptance": {"expected-statuses": [200, 401, 409, 422]}}

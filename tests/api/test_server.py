@@ -87,7 +87,7 @@ def test_a_missing_model(tmp_path: Path) -> None:
         ("127.0.0.1", -1, "port -1 does not exist"),
         ("no such host", 0, "'no such host' is not known"),
         ("x" * 70, 0, "is not known"),
-        ("192.0.2.1", 0, "no address of this machine"),
+        ("192.0.2.1", 0, "not an address of this machine"),
     ],
 )
 def test_an_address_that_cannot_be_had(host: str, port: int, words: str) -> None:

@@ -199,7 +199,7 @@ def test_the_windows_of_another_spec_are_refused(redis_url: str, serve: Serve) -
     text = "{version: 1, source: {format: delimited}, label: click, fields: [{name: site, type: category}],"
     windows = " windows: [{name: user, key: [user], time: t, spans: [1d], features: [count]}]}"
     other = parse_spec(text + windows, "other")
-    with pytest.raises(StoreError, match=r"of another spec \(there are 2 windows and here 1\)"):
+    with pytest.raises(StoreError, match=r"another spec \(there are 2 windows and here 1\)"):
         SharedWindows(parse_redis_url(redis_url), other, Windows(other))
 
 

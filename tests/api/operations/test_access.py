@@ -47,7 +47,7 @@ def test_tokens_and_labels(
         for wrong in ({}, bearer("predict-0123456780"), bearer("x"), {"authorization": f"Basic {TOKEN}"}):
             refused = client.post("/v1/predict", json=ROWS, headers=wrong)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-            assert "a valid token is needed" in refused.json()["detail"]
+            assert "a valid token is required" in refused.json()["detail"]
         for path in ("/v1/model", "/v1/models", "/openapi.json", "/redoc", "/page/model", "/nothing"):
             assert client.get(path).status_code == 401
         for path in ("/page/%2e%2e/v1/model", "/page/%2e%2e/model.js", "/swagger-ui/a/b.js", "/docs/"):
@@ -123,7 +123,7 @@ def test_without_tokens_for_administration_nothing_is_changed(registry: Registry
 def test_tokens_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokens"
     for text, problem in (
-        ("", "there is no token in it"),
+        ("", "contains no token"),
         ("short\n", "a token of 5 characters can be guessed"),
     ):
         file.write_text(text)
@@ -133,13 +133,13 @@ def test_tokens_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Tokens(tmp_path / "nowhere", "NONE")
     monkeypatch.setenv("SOME", f"{TOKEN},{OTHER}")
     some = Tokens(None, "SOME")
-    assert some.wanted
+    assert some.required
     assert some.has(OTHER.encode())
     assert not some.has(None)
     monkeypatch.setenv("SOME", "short")
     with pytest.raises(CtrError, match="the environment: a token of 5"):
         Tokens(None, "SOME")
-    assert not Tokens(None, "NONE").wanted
+    assert not Tokens(None, "NONE").required
 
 
 @pytest.fixture(scope="module")

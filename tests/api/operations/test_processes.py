@@ -47,7 +47,7 @@ def test_one_that_is_killed_is_replaced(registry: Registry, models: list[Path]) 
         until(lambda: len(children(process)) == 2 and before[0] not in children(process))
         for _ in range(20):
             assert fresh(url) == load_model(models[0]).id
-        until(lambda: "another takes its place" in process.said)
+        until(lambda: "another replaces it" in process.said)
         until(lambda: predictions(url) == 40)  # of all, also of the one that is dead
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
