@@ -136,7 +136,10 @@ def _parameter(
     kind = setting.kind or field.annotation
     if setting.argument:
         shown: Any = typer.Argument(
-            metavar=setting.metavar, help=setting.text, callback=_check_inputs, show_default=False
+            metavar=setting.metavar,
+            help=setting.text,
+            callback=_check_inputs if setting.paths else None,
+            show_default=False,
         )
     else:
         low, high = bounds(field)

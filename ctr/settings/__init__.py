@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ctr.settings.calibrate import CalibrateJob
     from ctr.settings.evaluate import EvaluateJob
     from ctr.settings.file import NamedSpec, read_settings, with_file, write_settings
+    from ctr.settings.join import JoinJob
     from ctr.settings.predict import PredictJob
     from ctr.settings.serve import ServeJob
     from ctr.settings.setting import Setting, Settings, bounds, setting_of, taking
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         Store,
         Values,
         require_engine,
-        seconds,
     )
     from ctr.settings.train import TrainJob
     from ctr.settings.tune import TuneJob

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ctr.errors import SettingError, StoreError, named
 from ctr.settings.setting import Setting, Settings
-from ctr.settings.shared import seconds
+from ctr.settings.shared import Duration, duration
 
 _limit = partial(Setting, group="Limits")
 _REQUEST_LIMITS = ("rows", "body_bytes", "arrow_bytes", "body_s", "large_bodies")
@@ -27,10 +27,6 @@ def _share(value: object) -> object:
     if not 0 <= share <= 1:
         raise ValueError(f"{value!r} is no share of the requests: give one such as 5%")
     return share
-
-
-def _time(value: object) -> object:
-    return seconds(value) if isinstance(value, str) else value
 
 
 def _log(value: str | None) -> str | None:
@@ -75,12 +71,9 @@ class ServeJob(Settings):
         ),
     ] = None
     max_age: Annotated[
-        float | None,
-        BeforeValidator(_time),
-        Setting(
-            "With {store}: `/readyz` answers 503 when weights are older, such as 30s. Default: however old.",
-            metavar="TIME",
-            kind=str,
+        Duration | None,
+        duration(
+            "With {store}: `/readyz` answers 503 when weights are older, such as 30s. Default: no limit."
         ),
     ] = None
     label: Annotated[str, Setting("With {registry}: that label.", metavar="LABEL")] = "stable"
@@ -141,8 +134,7 @@ class ServeJob(Settings):
         ),
     ] = None
     feedback_keep: Annotated[
-        float,
-        BeforeValidator(_time),
+        Duration,
         Setting(
             "With {feedback_log} in Redis: how long rows and clicks stay there; more than the window of `ctr "
             "join`, and as long as that may be down.",

@@ -201,6 +201,15 @@ def seconds(value: float | str) -> float:
     return in_seconds
 
 
+def _seconds(value: object) -> object:
+    return seconds(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(_seconds)]
+"""Seconds; also as text, such as `30s`."""
+duration = partial(Setting, metavar="TIME", kind=str)
+
+
 def scales(value: Mapping[str, float] | Sequence[str]) -> Mapping[str, float]:
     """`["site=0.5"]` as `{"site": 0.5}`; the last of a name counts. Raises ValueError."""
     if isinstance(value, Mapping):

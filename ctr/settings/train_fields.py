@@ -22,6 +22,7 @@ from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import (
     BadRows,
     Consistency,
+    Duration,
     EngineName,
     HoldoutWhere,
     Inputs,
@@ -35,7 +36,6 @@ from ctr.settings.shared import (
     click_weight,
     probability,
     scales,
-    seconds,
 )
 
 _learning = partial(Setting, group="Learning")
@@ -321,8 +321,7 @@ class TrainFields(Settings):
         ),
     ] = None
     publish_every: Annotated[
-        float,
-        BeforeValidator(seconds),
+        Duration,
         _stream(
             "With {stream}: time between versions, which go to {model} and {publish}.",
             metavar="TIME",
@@ -358,8 +357,7 @@ class TrainFields(Settings):
     ] = None
     checkpoint: Annotated[Path | None, _in_redis("Write checkpoints here.", metavar="DIR")] = None
     checkpoint_every: Annotated[
-        float,
-        BeforeValidator(seconds),
+        Duration,
         _in_redis(
             "Time between checkpoints, such as 30s or 5m.",
             metavar="TIME",

@@ -3,9 +3,9 @@
     impressions/<time>-<writer>.jsonl    {"id", "model", "prediction", "row"}
     clicks/<time>-<writer>.jsonl         {"id", "time"}
 
-Any number of processes append, each to files of its own. An id is `<time>-<writer>-<number>`, in hexadecimal:
-when a row was served, in microseconds since 1970, by which process, and which of its rows it is. So ids are
-unique without coordination, and in the order of time.
+Any number of processes append, each to its own files. An id is `<time>-<writer>-<number>` in hexadecimal: the
+time when a row was served, in microseconds since 1970, the process, and the number of the row. So ids are
+unique without coordination, and sort by time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ctr.errors import DataError
 
 IMPRESSIONS, CLICKS = "impressions", "clicks"
 SEGMENT_BYTES, SEGMENT_S = 64 << 20, 600.0
-"""A file is closed, and the next one begun, when it is that large or old."""
+"""A file is closed, and the next one started, at this size or age."""
 SYNC_S = 1.0
-"""A machine that fails loses no more than that; a process that fails, nothing."""
+"""A machine that fails loses at most this; a process that fails loses nothing."""
 _ID = re.compile(r"([0-9a-f]{14})-[0-9a-f]{8}-[0-9a-f]{1,12}")
 _SEGMENT = re.compile(r"[0-9a-f]{14}-[0-9a-f]{8}\.jsonl")
 
@@ -43,7 +43,7 @@ def now() -> IdTime:
 
 
 def time_of(event_id: str) -> IdTime | None:
-    """When the row of an id was served; None for what is no id."""
+    """When the row of an id was served; None for an invalid id."""
     parts = _ID.fullmatch(event_id)
     return None if parts is None else int(parts[1], 16)
 
@@ -53,21 +53,21 @@ class EventIds:
 
     def __init__(self) -> None:
         self.writer = secrets.token_hex(4)
-        """Of this process, in its ids."""
+        """The part of the ids that stands for this process."""
         self._latest: IdTime = 0
         self._number = 0
 
     def identified(self, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The events, each with an id."""
-        # No earlier than those before, even if the clock was set back.
+        # Never earlier than previous ids, even if the clock was set back.
         self._latest = max(self._latest, now())
         first, self._number = self._number, self._number + len(events)
-        start = f"{self._latest:014x}-{self.writer}-"
-        return [{"id": f"{start}{number:x}", **event} for number, event in enumerate(events, first)]
+        prefix = f"{self._latest:014x}-{self.writer}-"
+        return [{"id": f"{prefix}{number:x}", **event} for number, event in enumerate(events, first)]
 
 
 def parse_event(line: bytes) -> dict[str, Any] | None:
-    """The event in a line of JSON; None for what is none."""
+    """The event in a line of JSON; None if it is not an event."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -83,33 +83,33 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
 
 
 class EventWriter:
-    """Appends events of one kind to files; any number of threads may.
+    """Appends events of one kind to files. Thread-safe.
 
-    Lines are written whole, by one call each time, so that the process may be killed.
+    Each batch of lines is written by one call, so a killed process leaves whole lines.
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
-        """Raises DataError when nothing can be written there."""
+        """Raises DataError if the folder is not writable."""
         self._folder, self._ids = folder / kind, EventIds()
-        # A disk may take long, and nobody need wait for it.
+        # On a thread, as a disk may be slow.
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="sync")
         self._lock = threading.Lock()
         self._file: int | None = None
-        self._began, self._synced, self._bytes = 0.0, 0.0, 0
+        self._opened_at, self._synced_at, self._bytes = 0.0, 0.0, 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{self._folder}: the log cannot be written ({error.strerror}).") from None
 
     def write_new(self, events: Sequence[dict[str, Any]]) -> list[str]:
-        """Append events, which get ids; returns these. Raises OSError, after which none of them is there."""
+        """Append events with new ids, which are returned. Raises OSError; then no event was written."""
         with self._lock:
             identified = self._ids.identified(events)
             self._append(identified)
         return [event["id"] for event in identified]
 
     def write(self, events: Sequence[dict[str, Any]]) -> None:
-        """Append events that have ids. Raises OSError, as `write_new` does."""
+        """Append events that have ids. Raises OSError as `write_new` does."""
         with self._lock:
             self._append(events)
 
@@ -123,19 +123,19 @@ class EventWriter:
             self._close()
             raise OSError("the disk is full")
         self._bytes += written
-        if moment - self._synced > SYNC_S:
-            self._synced = moment
+        if moment - self._synced_at > SYNC_S:
+            self._synced_at = moment
             self._syncing.submit(_sync, os.dup(file))
 
     def close(self) -> None:
-        """Everything is on disk then."""
+        """Close the file after everything is on disk."""
         with self._lock:
             self._close()
         self._syncing.shutdown()
 
     def _open(self) -> int:
         if self._file is not None and (
-            self._bytes >= SEGMENT_BYTES or monotonic() - self._began >= SEGMENT_S
+            self._bytes >= SEGMENT_BYTES or monotonic() - self._opened_at >= SEGMENT_S
         ):
             self._close()
         if self._file is None:
@@ -143,7 +143,7 @@ class EventWriter:
             self._file = os.open(
                 self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o640
             )
-            self._began = self._synced = monotonic()
+            self._opened_at = self._synced_at = monotonic()
             self._bytes = 0
         return self._file
 
@@ -169,13 +169,13 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Unique among those of its kind."""
+        """Unique among the files of its kind."""
         return self.path.name
 
     def events(self, start: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
-        """From that byte on, each event with the byte behind it; a last line that has no end yet is left.
+        """The events from byte `start` on, each with the position after it. Skips an unfinished last line.
 
-        Raises DataError for a line that is no event.
+        Raises DataError for a line that is not an event.
         """
         position = start
         with self.path.open("rb") as file:
@@ -185,13 +185,13 @@ class Segment:
                     return
                 event = parse_event(line)
                 if event is None:
-                    raise DataError(f"{self.path}, byte {position}: is no event of a log; restore the file.")
+                    raise DataError(f"{self.path}, byte {position}: not an event of a log; restore the file.")
                 position += len(line)
                 yield event, position
 
 
 def segments(folder: Path, kind: str) -> list[Segment]:
-    """The files of one kind, by name. Raises DataError where there is no log."""
+    """The files of one kind in order of name. Raises DataError if there is no log."""
     place = folder / kind
     if not place.is_dir():
         raise DataError(

@@ -1,12 +1,12 @@
-"""`EventReader`: events in Redis, in the order of their arrival.
+"""`EventReader`: events in Redis, in order of arrival.
 
     ctr:{events:NAME}:impressions       entries {"events": lines of JSON, as in the files of a log}
     ctr:{events:NAME}:clicks            the same
-    ctr:{events:NAME}:kept              for how many seconds they are kept
-    ctr:{events:NAME}:writer:WRITER     how many batches this writer has appended
+    ctr:{events:NAME}:kept              how many seconds they are kept
+    ctr:{events:NAME}:writer:WRITER     number of batches that this writer has appended
 
-The ids of entries are the time of Redis, by which order and age are decided: clocks of servers may differ.
-Keys share a hash tag, so that one request reads, and one transaction writes, several of them.
+The ids of entries are times of Redis, which decide order and age, as the clocks of servers may differ. Keys
+share a hash tag, so that one request can read, and one transaction write, several of them.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ctr.stream.event_log import CLICKS, IMPRESSIONS
 
 KINDS = (IMPRESSIONS, CLICKS)
 _ENTRIES = 200
-"""Entries of one kind that are read at once; each has at most 256 events."""
+"""The most entries of one kind per read; each has at most 256 events."""
 _TIMEOUT_S = 10.0
 _GAP_MS = 1_000
-"""A reader that asks more often than that has seen an entry before it is trimmed."""
+"""A reader that reads at least this often sees each entry before it is trimmed."""
 
 EntryId = tuple[int, int]
-"""Milliseconds since 1970 by the clock of Redis, and a number within them."""
+"""Milliseconds since 1970 by the clock of Redis, and a number within the millisecond."""
 START: EntryId = (0, 0)
 
 
 def key_of(url: RedisUrl, name: str) -> bytes:
-    """A key of the event stream `url.stream` (default: `default`)."""
+    """The key of this name of the event stream `url.stream` (default: `default`)."""
     return f"ctr:{{events:{url.stream or 'default'}}}:{name}".encode()
 
 
 def parse_entry_id(text: str | bytes) -> EntryId:
-    """Of `1526919030474-55`."""
+    """Parse an id such as `1526919030474-55`."""
     milliseconds, number = (text.encode() if isinstance(text, str) else text).split(b"-")
     return int(milliseconds), int(number)
 
 
 def format_entry_id(entry_id: EntryId) -> str:
-    """As Redis writes it."""
+    """The id as Redis writes it."""
     return f"{entry_id[0]}-{entry_id[1]}"
 
 
@@ -56,12 +56,12 @@ class Entry:
     id: EntryId
     kind: str
     lines: list[bytes] = field(compare=False)
-    """One event each; empty for an entry that is none of ours."""
+    """One event per line; empty for an entry of another writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries of one kind may have been trimmed, between two times (milliseconds since 1970), unread."""
+    """A period (milliseconds since 1970) in which entries of one kind may have been trimmed unread."""
 
     kind: str
     start_ms: int
@@ -70,21 +70,21 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What a reader has read."""
+    """The result of a read."""
 
     entries: list[Entry]
-    """Of both kinds, in the order of arrival."""
+    """Entries of both kinds, in order of arrival."""
     complete_ms: int
-    """All that arrived until then has been read; milliseconds since 1970."""
+    """Everything that arrived until then has been read; milliseconds since 1970."""
     now_ms: int
     """The time of Redis."""
     kept_s: float | None
-    """For how long entries are kept; None before the first is written."""
+    """How long entries are kept; None before the first is written."""
     gaps: list[Gap]
 
     @property
     def is_behind(self) -> bool:
-        """Whether there may be more to read at once."""
+        """Whether more may be available at once."""
         return bool(self.entries) or self.complete_ms < self.now_ms - 1
 
 
@@ -92,13 +92,13 @@ class EventReader:
     """Reads the event stream `url.stream` from given positions. All methods raise StoreError."""
 
     def __init__(self, url: RedisUrl, starts: Mapping[str, EntryId]) -> None:
-        """`starts`: of each kind, the first entry to read, which should still be there; START: whichever."""
+        """`starts`: the first entry to read of each kind, which should still exist; START: the oldest one."""
         self._keys = {kind: key_of(url, kind) for kind in KINDS}
         self._kept_key = key_of(url, "kept")
         self._positions = dict(starts)
         self._complete_ms = {kind: starts[kind][0] for kind in KINDS}
         self._ahead: dict[str, deque[Entry]] = {kind: deque() for kind in KINDS}
-        """Entries that may be later than some of the other kind that are not read yet."""
+        """Entries that may be later than unread ones of the other kind."""
         self._clock_ms = 0
         self._is_started: set[str] = set()
         self._connection = Connection(
@@ -106,14 +106,14 @@ class EventReader:
         )
 
     def read(self, until_ms: int | None = None) -> Arrivals:
-        """What has arrived since the last call, or some of it. Does not wait.
+        """The entries that have arrived since the last call, or some of them. Does not wait.
 
-        `until_ms`: as if it were that moment.
+        `until_ms`: read only entries up to this time.
         """
         behind_ms = min(self._complete_ms.values())
         kinds = [kind for kind in KINDS if self._complete_ms[kind] == behind_ms]
         end = "+" if until_ms is None else str(until_ms)
-        # From the last one on that was read, which shows whether any has been trimmed since.
+        # Starts with the last entry that was read: if it is gone, others may have been trimmed, too.
         ranges = [
             ("XRANGE", self._keys[kind], format_entry_id(self._positions[kind]), end, "COUNT", _ENTRIES + 1)
             for kind in kinds
@@ -127,7 +127,7 @@ class EventReader:
             kind: [_entry(kind, raw) for raw in answer] for kind, answer in zip(kinds, answers, strict=True)
         }
         latest_ms = max((entries[-1].id[0] for entries in read.values() if entries), default=0)
-        # More may arrive in this millisecond; and the clock of Redis may have been set back.
+        # More may arrive in this millisecond, and the clock of Redis may have been set back.
         self._clock_ms = max(self._clock_ms, latest_ms if latest_ms > now_ms else now_ms - 1)
         gaps = []
         for kind, entries in read.items():

@@ -1,4 +1,4 @@
-"""`join`: rows that were served, each once, with whether they were clicked."""
+"""`join`: labels served rows by their clicks, each row once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,22 +19,39 @@ from ctr.stream.event_log import CLICKS, IMPRESSIONS, IdTime, Segment, now, segm
 
 STATE = ".join.json"
 """Hidden, as the folder is an input of training."""
-GRACE_S = 10.0
-"""How long events may take from the moment that they tell to the log, and how far clocks may differ."""
 
 DROPPED = ("repeated", "too late", "before the impression", "unknown")
-"""Why a click tells nothing."""
+"""Why a click is dropped."""
+
+Late = Literal["wait", "importance"]
+"""`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
+clicked when its click arrives (fake negatives; Ktena et al., Addressing Delayed Feedback for Continuous
+Training with Neural Networks in CTR prediction, RecSys 2019)."""
 
 
-def why_dropped(served: IdTime, clicked: IdTime, window_s: float, grace_s: float) -> str | None:
-    """Why a click tells nothing of a row that was served then; None if it may."""
-    if clicked - served > round(window_s * 1e6):
-        return "too late"
-    return "before the impression" if clicked < served - round(grace_s * 1e6) else None
+@dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """How rows and clicks are joined. The last three are for streams."""
+
+    window_s: float
+    """A click counts until this long after its row was served."""
+    label: str = "click"
+    grace_s: float = 10.0
+    """How far the clocks of servers may differ, and how long an event may take to reach the log."""
+    late: Late = "importance"
+    chunk_rows: int = 4_096
+    """A chunk is cut at this many rows, though never within a request, or at this age:"""
+    chunk_s: float = 0.5
+
+    def why_dropped(self, served: IdTime, clicked: IdTime) -> str | None:
+        """Why a click on a row that was served then is dropped; None if it may count."""
+        if clicked - served > round(self.window_s * 1e6):
+            return "too late"
+        return "before the impression" if clicked < served - round(self.grace_s * 1e6) else None
 
 
 class _State(BaseModel):
-    """What has been joined until now."""
+    """What has been joined so far."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,86 +60,79 @@ class _State(BaseModel):
     label: str
     window_s: float
     until: IdTime = 0
-    """Rows that were served before have been joined."""
+    """Rows that were served before this have been joined."""
     parts: int = 0
     read: dict[str, int] = {}
-    """Of each file of impressions, how many bytes."""
+    """Bytes read of each file of impressions."""
     counted: dict[str, int] = {}
-    """The same of clicks. They are read again for rows that are joined later."""
+    """The same for files of clicks, which are read again for later rows."""
 
 
 @dataclass(slots=True)
-class Joined:
-    """What came of a run."""
+class JoinResult:
+    """The outcome of a run."""
 
     rows: int = 0
     clicked: int = 0
     file: Path | None = None
-    """With the rows, in the order of time; None without any."""
+    """The rows in time order; None if there are none."""
     late_rows: int = 0
-    """Of them, those that others were joined before, which were served later."""
+    """Those of the rows that were served before rows of earlier runs."""
     until: IdTime = 0
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DROPPED, 0))
-    """Clicks that tell nothing, by why."""
+    """Number of dropped clicks by reason."""
 
 
-def join(
-    log: Path,
-    out: Path,
-    *,
-    window_s: float,
-    label: str = "click",
-    grace_s: float = GRACE_S,
-    until: IdTime | None = None,
-) -> Joined:
-    """Add to the folder `out` a file with the rows of a log whose window has ended: `{label: 0 or 1, **row}`.
+def join(log: Path, out: Path, settings: JoinSettings, *, until: IdTime | None = None) -> JoinResult:
+    """Add a file to the folder `out` with the rows of a log whose window has ended: `{label: 0 or 1, **row}`.
 
-    A row's label is 1 if a click came at most `window_s` seconds after it was served. `until`: as if it were
-    that moment. Each row is joined once: what the state says to have been read decides, a file gets its name
-    when it counts, and a run that was killed is finished or repeated by the next. Raises DataError for a log
-    that is torn, an `out` that was made with other settings, and a row that has a column of the label's name.
+    A row has label 1 if a click came within the window. `until`: the time to join at; None: now. Each row is
+    joined once: the state records what was read, a file gets its name when the state includes it, and the
+    next run finishes or repeats a run that was killed. Raises DataError for a damaged log, an `out` of other
+    settings, and a row that has a column of the label's name.
     """
-    segments(log, IMPRESSIONS)  # which says if there are none
+    segments(log, IMPRESSIONS)  # raises DataError if there are none
     out.mkdir(parents=True, exist_ok=True)
     with (out / ".lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one run at a time
-        return _join(log, out, _read_state(out, label, window_s), grace_s, now() if until is None else until)
+        return _join(log, out, settings, now() if until is None else until)
 
 
-def _join(log: Path, out: Path, state: _State, grace_s: float, moment: IdTime) -> Joined:
-    _show(out, state)
-    label, window = state.label, round(state.window_s * 1e6)
-    ends = moment - window - round(grace_s * 1e6)
+def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinResult:
+    state, label = _read_state(out, settings), settings.label
+    _publish(out, state)
+    end = moment - round(settings.window_s * 1e6) - round(settings.grace_s * 1e6)
     impressions = segments(log, IMPRESSIONS)
     clicks = segments(log, CLICKS) if (log / CLICKS).is_dir() else []
-    open_from = min((_next_time(each, state) for each in impressions), default=ends)
-    joined = Joined(until=max(ends, state.until))
-    by_id = _clicks(clicks, state, min(open_from, state.until or open_from), window, joined)
+    open_from = min((_next_time(segment, state) for segment in impressions), default=end)
+    joined = JoinResult(until=max(end, state.until))
+    clicked_ids = _clicked_ids(clicks, state, min(open_from, state.until or open_from), settings, joined)
     place = _part(out, state.parts)
     with replace_file(_hidden(place), "the joined rows") as draft, draft.open("wb") as file:
-        served = (_served(each, state, ends) for each in impressions)
-        for event in heapq.merge(*served, key=lambda each: str(each["id"])):
+        served = (_served(segment, state, end) for segment in impressions)
+        for event in heapq.merge(*served, key=lambda event: str(event["id"])):
             event_id, row = event["id"], event["row"]
             if label in row:
                 raise DataError(
                     f"{log}: a row has the column {label!r} already; give another name with --label."
                 )
-            clicked = by_id.pop(event_id, None) is not None
+            clicked = event_id in clicked_ids
+            clicked_ids.discard(event_id)
             file.write(orjson.dumps({label: int(clicked), **row}, option=orjson.OPT_APPEND_NEWLINE))
             joined.rows += 1
             joined.clicked += clicked
             joined.late_rows += (time_of(event_id) or 0) < state.until
         file.flush()
         os.fsync(file.fileno())
-    # What is left was for no row, or for one that is not joined yet.
-    joined.dropped["unknown"] += sum((time_of(event_id) or 0) < ends for event_id in by_id)
+    # The remaining clicks are for unknown rows, or for rows that are not joined yet.
+    joined.dropped["unknown"] += sum((time_of(event_id) or 0) < end for event_id in clicked_ids)
     if joined.rows:
         joined.file = place
         state.parts += 1
     state.until = joined.until
     with replace_file(out / STATE, "what was joined") as draft:
         draft.write_bytes(state.model_dump_json(indent=1).encode())
-    _show(out, state)
+    _publish(out, state)
     return joined
 
 
@@ -131,28 +141,28 @@ def _part(out: Path, number: int) -> Path:
 
 
 def _hidden(part: Path) -> Path:
-    """Where a part is until it counts."""
+    """The path of a part until the state includes it."""
     return part.with_name(f".{part.name}")
 
 
-def _show(out: Path, state: _State) -> None:
-    """Give the last part that counts its name, and remove one that does not."""
+def _publish(out: Path, state: _State) -> None:
+    """Give the last part of the state its name, and remove a part that the state does not include."""
     if state.parts and (last := _part(out, state.parts - 1)) and _hidden(last).exists():
         os.replace(_hidden(last), last)
     _hidden(_part(out, state.parts)).unlink(missing_ok=True)
 
 
-def _read_state(out: Path, label: str, window_s: float) -> _State:
+def _read_state(out: Path, settings: JoinSettings) -> _State:
     try:
         state = _State.model_validate_json((out / STATE).read_bytes())
     except FileNotFoundError:
-        if any(not each.name.startswith(".") for each in out.iterdir()):
+        if any(not path.name.startswith(".") for path in out.iterdir()):
             raise DataError(f"{out}: holds something else than joined rows; give another folder.") from None
-        return _State(label=label, window_s=window_s)
+        return _State(label=settings.label, window_s=settings.window_s)
     except ValidationError as error:
         where, problem = first_problem(error)
-        raise DataError(f"{out / STATE}: is torn ({where}: {problem}); restore it.") from None
-    if (state.label, state.window_s) != (label, window_s):
+        raise DataError(f"{out / STATE}: is damaged ({where}: {problem}); restore it.") from None
+    if (state.label, state.window_s) != (settings.label, settings.window_s):
         raise DataError(
             f"{out}: was joined with --label {state.label} --window {state.window_s:g}s; repeat these, or"
             " give another folder."
@@ -161,40 +171,40 @@ def _read_state(out: Path, label: str, window_s: float) -> _State:
 
 
 def _next_time(segment: Segment, state: _State) -> IdTime:
-    """When the first row that is not joined yet was served; the far future if there is none."""
+    """When the first row that is not yet joined was served; the far future if there is none."""
     for event, _ in segment.events(state.read.get(segment.name, 0)):
         return time_of(event["id"]) or 0
     return 1 << 62
 
 
-def _served(segment: Segment, state: _State, ends: IdTime) -> Iterator[dict[str, Any]]:
-    """The rows of a file that are to be joined now; notes how far it was read."""
+def _served(segment: Segment, state: _State, end: IdTime) -> Iterator[dict[str, Any]]:
+    """The rows of a file to join now; records in the state how far the file was read."""
     for event, position in segment.events(state.read.get(segment.name, 0)):
-        if (time_of(event["id"]) or 0) >= ends:
+        if (time_of(event["id"]) or 0) >= end:
             return
         state.read[segment.name] = position
         yield event
 
 
-def _clicks(
-    files: list[Segment], state: _State, open_from: IdTime, window: IdTime, joined: Joined
-) -> dict[str, IdTime]:
-    """The first click for each row that may be joined now or later, by id; counts what tells nothing."""
-    by_id: dict[str, IdTime] = {}
+def _clicked_ids(
+    files: list[Segment], state: _State, open_from: IdTime, settings: JoinSettings, joined: JoinResult
+) -> set[str]:
+    """The ids of clicked rows that may be joined now or later; counts dropped clicks."""
+    clicked_ids: set[str] = set()
     for segment in files:
         counted = state.counted.get(segment.name, 0)
         position = 0
         for event, position in segment.events():
-            event_id, clicked = event["id"], int(event.get("time", 0))
+            event_id = event["id"]
             served = time_of(event_id) or 0
-            is_new = position > counted
-            if served < open_from or clicked - served > window:
-                joined.dropped["too late"] += is_new
-            elif clicked < served - round(GRACE_S * 1e6):
-                joined.dropped["before the impression"] += is_new
-            elif event_id in by_id:
-                joined.dropped["repeated"] += is_new
+            why = settings.why_dropped(served, int(event.get("time", 0)))
+            if served < open_from:
+                why = "too late"
+            elif why is None and event_id in clicked_ids:
+                why = "repeated"
+            if why is None:
+                clicked_ids.add(event_id)
             else:
-                by_id[event_id] = clicked
+                joined.dropped[why] += position > counted
         state.counted[segment.name] = position
-    return by_id
+    return clicked_ids

@@ -1,4 +1,4 @@
-"""`open_writers`: the one function that knows where events can be kept."""
+"""`open_writers`: the one function that knows where events can be stored."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ctr.stream.event_log import CLICKS, IMPRESSIONS, EventWriter
 if TYPE_CHECKING:
     from ctr.stream.stream_writer import StreamWriter
 
-# The Redis client is loaded when there is a URL of it.
+# The Redis client is loaded only for URLs.
 
 
 def is_stream(log: str | Path) -> bool:
-    """Whether events are kept in a stream in Redis, and not in a folder."""
+    """Whether `log` is a stream in Redis, not a folder."""
     return "://" in str(log)
 
 
@@ -23,8 +23,8 @@ def open_writers(
 ) -> tuple[EventWriter | StreamWriter, EventWriter | StreamWriter]:
     """Writers of impressions and of clicks to `log`: a folder, or the URL of a stream in Redis.
 
-    `kept_s`: for how many seconds a stream keeps them. Raises DataError when a folder cannot be written to,
-    and StoreError for a wrong URL. A Redis that is away is met when something is written.
+    `kept_s`: how many seconds a stream keeps them. Raises DataError if a folder is not writable, and
+    StoreError for a wrong URL. An unreachable Redis is noticed only on the first write.
     """
     if not is_stream(log):
         return EventWriter(Path(log), IMPRESSIONS), EventWriter(Path(log), CLICKS)

@@ -1,10 +1,10 @@
-"""`join_stream`: rows and clicks from Redis, joined to a stream of examples as they arrive.
+"""`join_stream`: joins rows and clicks from Redis to a stream of examples, as they arrive.
 
-What is decided depends on the two streams of events alone, and not on when they are read: a click belongs to
-a row if it came within the window, by the times that servers noted, and if its entry arrived within the
-window and the grace, by the clock of Redis. Each chunk carries how far both streams were joined, and from
-where on they have to be read again for the rows and clicks of the open window. So a joiner that was killed
-goes on from the last chunk as if nothing had happened: each row is in the stream exactly once.
+The result depends on the two streams of events alone, not on when they are read: a click belongs to a row if
+it came within the window, by the clocks of the servers, and if its entry arrived within the window plus the
+grace, by the clock of Redis. Each chunk records how far both streams were joined, and where to start reading
+them again for the rows and clicks of the open window. So the successor of a joiner that was killed continues
+from the last chunk, and each row is in the stream exactly once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
 from time import monotonic
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -35,51 +35,32 @@ from ctr.stream.event_stream import (
     parse_entry_id,
 )
 from ctr.stream.example_stream import ExampleStream
-from ctr.stream.join import DROPPED, why_dropped
+from ctr.stream.join import DROPPED, JoinSettings
 
-Late = Literal["wait", "importance"]
-"""`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
-clicked when its click comes (fake negatives; Ktena et al., Addressing Delayed Feedback for Continuous
-Training with Neural Networks in CTR prediction, RecSys 2019)."""
 POLL_S = 0.02
 _FULL_S = 0.1
-"""A lane that is full is tried again after this."""
+"""The time until a full lane is tried again."""
 
 NO_EVENT, REPEATED, LABELLED, CLOCK = "no event", "repeated", "label's column", "clock"
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSettings:
-    """How rows and clicks are joined."""
-
-    window_s: float
-    """A click counts for so long after its row was served."""
-    late: Late = "importance"
-    label: str = "click"
-    grace_s: float = 10.0
-    """How far clocks of servers may differ, and how long an event may take to Redis."""
-    chunk_rows: int = 4_096
-    """A chunk is cut when it has so many rows, but for those of one request; or when it is so old:"""
-    chunk_s: float = 0.5
-
-
 class _State(BaseModel):
-    """How far the stream has been joined; of each kind, by entry."""
+    """How far the stream has been joined, by entry of each kind."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     format: Annotated[str, Field(pattern="^ctr join$")] = "ctr join"
     format_version: Annotated[int, Field(ge=2, le=2)] = 2
     settings: dict[str, Any]
-    """What may not change."""
+    """Settings that must not change."""
     joiner: str
-    """Of each process another one, so that two who append the same chunk are told apart."""
+    """The id of the process, which distinguishes two processes that append the same chunk."""
     done: dict[str, str]
-    """The last entry whose rows or clicks are in the stream, or are counted."""
+    """The last entry whose rows or clicks are in the stream, or were counted."""
     needed: dict[str, str]
-    """The first entry whose rows or clicks may still be asked for; the last one if there is none."""
+    """The first entry whose rows or clicks may still be needed; the last entry if there is none."""
     complete_ms: int = 0
-    """Until when clicks without rows were given up; milliseconds since 1970 by the clock of Redis."""
+    """Clicks without rows were dropped up to this time: milliseconds since 1970 by the clock of Redis."""
     rows: int = 0
     clicked: int = 0
     dropped: dict[str, int] = {}
@@ -87,31 +68,31 @@ class _State(BaseModel):
 
 
 @dataclass(slots=True)
-class StreamJoined:
-    """What has come of a stream since its first event."""
+class StreamJoinResult:
+    """The totals of a stream since its first event."""
 
     rows: int = 0
-    """Each counts once, though it is written twice if it is clicked later."""
+    """Each row counts once, although it is written twice if it is clicked later."""
     clicked: int = 0
     chunks: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """Clicks that tell nothing, by why."""
+    """Number of dropped clicks by reason."""
     bad: Counter[str] = field(default_factory=Counter)
-    """What is no row or click, by why; rows with a clock far from that of Redis, which are joined."""
+    """Number of invalid events by reason; also of rows with a deviating clock, which are joined."""
     open_rows: int = 0
-    """Rows in memory, for which a click may still come."""
+    """Rows in memory that may still be clicked."""
     behind_s: float = 0.0
-    """What arrived more than so long ago is joined."""
+    """Events that arrived longer ago are joined."""
     is_waiting: bool = False
-    """Whether training is so far behind that nothing can be appended."""
+    """Whether training is too far behind for a chunk to be appended."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row for which clicks may come."""
+    """A row that may be clicked."""
 
     line: bytes
-    """With label 0."""
+    """JSON with label 0."""
     entry: EntryId
     is_clicked: bool = False
 
@@ -133,18 +114,18 @@ def join_stream(
     follow: bool,
     until_ms: int | None = None,
     stop: Event | None = None,
-    on_progress: Callable[[StreamJoined], None] = lambda _: None,
+    on_progress: Callable[[StreamJoinResult], None] = lambda _: None,
     progress_s: float = 10.0,
     on_gap: Callable[[Gap], None] = lambda _: None,
-) -> StreamJoined:
-    """Append to the stream of examples `out` what has come to the stream of events `events`: `{label: 0 or 1,
-    **row}`. Both are URLs, `redis://host:port/0?stream=NAME`.
+) -> StreamJoinResult:
+    """Append the events of the stream `events` to the stream of examples `out`, as `{label: 0 or 1, **row}`.
 
-    With `follow` until `stop` is set; without, until what is there now is joined. `until_ms`: as if it were
-    that moment (milliseconds since 1970). `on_gap` is called when events may have been trimmed unread.
+    Both are URLs: `redis://host:port/0?stream=NAME`. Runs until `stop` is set if `follow`, else until the
+    present events are joined. `until_ms`: the time to join at (milliseconds since 1970); None: now. `on_gap`
+    is called when events may have been trimmed unread.
 
-    Raises DataError when events are not kept as long as the window, and for an `out` that was made with other
-    settings; StoreError when Redis cannot be reached, or another process appends to `out`.
+    Raises DataError if events are not kept for the whole window, and for an `out` of other settings;
+    StoreError if Redis cannot be reached, or another process appends to `out`.
     """
     reported = monotonic()
 
@@ -180,7 +161,7 @@ class _StoppedError(Exception):
 
 
 class _Joiner:
-    """Rows of the open window, and the chunk that is next."""
+    """The rows of the open window, and the next chunk."""
 
     def __init__(
         self,
@@ -190,48 +171,48 @@ class _Joiner:
         stop: Event,
         report: Callable[[], None],
     ) -> None:
-        """`report` is called every so often."""
+        """`report` is called regularly."""
         self.stop = stop
         self._report = report
         self._settings = settings
         self._events = events
         self._window_ms = round((settings.window_s + settings.grace_s) * 1e3)
-        """After its row, an entry with a click may arrive so long."""
+        """An entry with a click may arrive this long after its row."""
         self._grace_ms = round(settings.grace_s * 1e3)
         self._label_0, self._label_1 = (orjson.dumps({settings.label: label})[:-1] for label in (0, 1))
         self._out = ExampleStream(out)
         self._number, state = self._out.last()
         self._resumed = self._state_of(state)
-        """What was joined before this process."""
+        """The state when this process started."""
         done = {kind: parse_entry_id(self._resumed.done[kind]) for kind in KINDS}
         self._resumed_done, self._done = done, dict(done)
         needed = {kind: parse_entry_id(self._resumed.needed[kind]) for kind in KINDS}
         self._reader = EventReader(events, needed)
-        self.joined = StreamJoined(chunks=self._number)
+        self.joined = StreamJoinResult(chunks=self._number)
         self._appended = self._resumed
         self._count_from(self._resumed)
         self._complete_ms = self._resumed.complete_ms
         self._rows: dict[str, _Row] = {}
-        """By id. A row is known for another grace after its window, to tell when it comes again."""
+        """By id. Rows stay for another grace period after their window, to detect repetitions."""
         self._entries: deque[_RowEntry] = deque()
-        """Theirs, in the order of arrival."""
+        """The entries of these rows, in order of arrival."""
         self._waiting: deque[_RowEntry] = deque()
-        """Those whose window has not ended, if rows wait for that."""
+        """Entries whose rows wait for the end of their window."""
         self._clicks: deque[EntryId] = deque()
-        """Entries with clicks that may belong to rows that are known."""
+        """Entries with clicks that may belong to rows in memory."""
         self._early: dict[str, list[EntryId]] = {}
-        """Clicks whose row is not there yet, by its id."""
+        """Clicks whose row has not arrived yet, by the row's id."""
         self._early_ids: deque[tuple[EntryId, str]] = deque()
-        """The same in the order of arrival, and some that are not early any more."""
+        """The same in order of arrival, with some whose row has arrived since."""
         self._chunk: list[bytes] = []
         self._chunk_began = 0.0
 
     def read(self, until_ms: int | None) -> Arrivals:
-        """Join what has arrived, or some of it, and append the chunks that are full or old enough."""
+        """Join events that have arrived, and append chunks that are full or old enough."""
         arrivals = self._reader.read(until_ms)
         self._require_kept(arrivals.kept_s)
         for entry in arrivals.entries:
-            self._give_up_early(entry.id[0])
+            self._drop_early(entry.id[0])
             if entry.kind == IMPRESSIONS:
                 self._open(entry)
             else:
@@ -245,13 +226,13 @@ class _Joiner:
         return arrivals
 
     def cut(self) -> None:
-        """Append the rows that are joined as a chunk. Raises _StoppedError while its lane is full."""
+        """Append the joined rows as a chunk. Raises _StoppedError if stopped while its lane is full."""
         if not self._chunk:
             return
         is_weighted = self._settings.late == "importance"
         state = self._state()
-        words = state.model_dump()
-        while not self._out.append(self._number, self._chunk, words, is_weighted=is_weighted):
+        written = state.model_dump()
+        while not self._out.append(self._number, self._chunk, written, is_weighted=is_weighted):
             self.joined.is_waiting = True
             self._report()
             if self.stop.wait(_FULL_S):
@@ -263,7 +244,7 @@ class _Joiner:
         self.joined.chunks = self._number
 
     def forget_chunk(self) -> None:
-        """Let `joined` say what is in the stream; what was joined since, the next joiner joins again."""
+        """Reset `joined` to what is in the stream; the next joiner joins the rest again."""
         self._count_from(self._appended)
 
     def close(self) -> None:
@@ -271,7 +252,7 @@ class _Joiner:
         self._out.close()
 
     def _open(self, entry: Entry) -> None:
-        """Rows that were served."""
+        """Take in rows that were served."""
         opened = _RowEntry(entry.id)
         early = []
         for line in entry.lines or [b""]:
@@ -303,7 +284,7 @@ class _Joiner:
                 self._match(self._rows[event_id], click)
 
     def _write(self, opened: _RowEntry) -> None:
-        """The rows of an entry, unless an earlier process has written them."""
+        """Write the rows of an entry, unless an earlier process has written them."""
         if opened.id <= self._resumed_done[IMPRESSIONS]:
             return
         self._done[IMPRESSIONS] = opened.id
@@ -315,18 +296,17 @@ class _Joiner:
         self.joined.bad += opened.bad
 
     def _click(self, entry: Entry) -> None:
-        """Clicks that came back."""
+        """Take in clicks."""
         is_new = entry.id > self._resumed_done[CLICKS]
-        settings = self._settings
         for line in entry.lines or [b""]:
             event = parse_event(line)
             if event is None or "time" not in event:
                 self.joined.bad[NO_EVENT] += is_new
                 continue
             event_id = event["id"]
-            why = why_dropped(time_of(event_id) or 0, event["time"], settings.window_s, settings.grace_s)
+            why = self._settings.why_dropped(time_of(event_id) or 0, event["time"])
             if why is not None:
-                self._drop(why, is_new)
+                self.joined.dropped[why] += is_new
             elif event_id in self._rows:
                 self._match(self._rows[event_id], entry.id)
             else:
@@ -340,11 +320,11 @@ class _Joiner:
         is_new = click > self._resumed_done[CLICKS]
         after_ms = click[0] - row.entry[0]
         if after_ms > self._window_ms:
-            self._drop("too late", is_new)
+            self.joined.dropped["too late"] += is_new
         elif after_ms < -self._grace_ms:
-            self._drop("unknown", is_new)
+            self.joined.dropped["unknown"] += is_new
         elif row.is_clicked:
-            self._drop("repeated", is_new)
+            self.joined.dropped["repeated"] += is_new
         else:
             row.is_clicked = True
             is_written = not is_new and row.entry <= self._resumed_done[IMPRESSIONS]
@@ -352,24 +332,24 @@ class _Joiner:
                 self._add(self._clicked(row))
                 self.joined.clicked += 1
 
-    def _give_up_early(self, complete_ms: int) -> None:
-        """Clicks whose row has not come within the grace, if all that arrived before then is joined."""
+    def _drop_early(self, complete_ms: int) -> None:
+        """Drop clicks whose row has not arrived within the grace, once all earlier arrivals are joined."""
         while self._early_ids and self._early_ids[0][0][0] + self._grace_ms < complete_ms:
             click, event_id = self._early_ids.popleft()
             clicks = self._early.get(event_id, [])
-            if click not in clicks:  # its row has come
+            if click not in clicks:  # its row has arrived
                 continue
             clicks.remove(click)
             if not clicks:
                 del self._early[event_id]
             latest_ms = (time_of(event_id) or 0) // 1_000 + self._window_ms
             is_new = click[0] + self._grace_ms >= self._resumed.complete_ms
-            self._drop("too late" if click[0] > latest_ms else "unknown", is_new)
+            self.joined.dropped["too late" if click[0] > latest_ms else "unknown"] += is_new
         self._complete_ms = max(self._complete_ms, complete_ms)
 
     def _end(self, complete_ms: int) -> None:
-        """All that arrived until then is joined: what does this settle?"""
-        self._give_up_early(complete_ms)
+        """Write and forget what is settled, as everything that arrived until then is joined."""
+        self._drop_early(complete_ms)
         while self._waiting and self._waiting[0].id[0] + self._window_ms < complete_ms:
             self._write(self._waiting.popleft())
             self._cut_full()
@@ -392,11 +372,8 @@ class _Joiner:
     def _clicked(self, row: _Row) -> bytes:
         return self._label_1 + row.line[len(self._label_0) :]
 
-    def _drop(self, why: str, is_new: bool) -> None:
-        self.joined.dropped[why] += is_new
-
     def _require_kept(self, kept_s: float | None) -> None:
-        """Raise DataError if rows of an open window could be gone, when a joiner has to read them again."""
+        """Raise DataError if rows of an open window could expire before a new joiner reads them again."""
         settings = self._settings
         needed_s = settings.window_s + 4 * settings.grace_s
         if kept_s is not None and needed_s > kept_s:
@@ -412,14 +389,14 @@ class _Joiner:
         self.joined.bad = Counter(state.bad)
 
     def _state(self) -> _State:
-        first = {
+        needed = {
             IMPRESSIONS: self._entries[0].id if self._entries else self._done[IMPRESSIONS],
             CLICKS: self._clicks[0] if self._clicks else self._done[CLICKS],
         }
         return self._resumed.model_copy(
             update={
-                "done": {kind: format_entry_id(each) for kind, each in self._done.items()},
-                "needed": {kind: format_entry_id(each) for kind, each in first.items()},
+                "done": {kind: format_entry_id(entry) for kind, entry in self._done.items()},
+                "needed": {kind: format_entry_id(entry) for kind, entry in needed.items()},
                 "complete_ms": self._complete_ms,
                 "rows": self.joined.rows,
                 "clicked": self.joined.clicked,
@@ -428,30 +405,30 @@ class _Joiner:
             }
         )
 
-    def _state_of(self, kept: dict[str, Any]) -> _State:
-        """What the last chunk says; raises DataError when it was made with other settings."""
-        given = {
+    def _state_of(self, saved: dict[str, Any]) -> _State:
+        """The state in the last chunk. Raises DataError if it has other settings."""
+        current = {
             "events": self._events.stream or "default",
             **{name: getattr(self._settings, name) for name in ("window_s", "late", "label", "grace_s")},
         }
         joiner = secrets.token_hex(8)
         start = format_entry_id(START)
-        if not kept:
-            nowhere = dict.fromkeys(KINDS, start)
-            return _State(settings=given, joiner=joiner, done=nowhere, needed=nowhere)
+        if not saved:
+            starts = dict.fromkeys(KINDS, start)
+            return _State(settings=current, joiner=joiner, done=starts, needed=starts)
         try:
-            state = _State.model_validate(kept)
+            state = _State.model_validate(saved)
         except ValidationError as error:
             where, problem = first_problem(error)
             raise DataError(
-                f"{self._out.url}: its last chunk is of no `ctr join` ({where}: {problem}); give another "
-                "?stream=NAME."
+                f"{self._out.url}: its last chunk was not written by `ctr join` ({where}: {problem}); give "
+                "another ?stream=NAME."
             ) from None
-        if state.settings != given:
-            was = state.settings
+        if state.settings != current:
+            earlier = state.settings
             raise DataError(
-                f"{self._out.url}: was joined of the stream {was['events']} with --label {was['label']} "
-                f"--window {was['window_s']:g}s --grace {was['grace_s']:g}s --late {was['late']}; repeat "
-                "these, or give another ?stream=NAME."
+                f"{self._out.url}: was joined from the stream {earlier['events']} with --label "
+                f"{earlier['label']} --window {earlier['window_s']:g}s --grace {earlier['grace_s']:g}s "
+                f"--late {earlier['late']}; repeat these, or give another ?stream=NAME."
             )
         return state.model_copy(update={"joiner": joiner})

@@ -14,25 +14,25 @@ from ctr.features.batches import take_rows
 from ctr.stream.example_stream import ExampleStream, StreamChunk
 
 _MANY_BAD = 0.5
-"""Where more rows of a chunk are bad, they are not of this spec."""
+"""If a larger share of a chunk's rows is bad, the rows belong to another spec."""
 _LANE_BITS, _CHUNK_BITS = 52, 20
-"""Bad rows are counted by lane, chunk, and row of the chunk."""
+"""Positions of bad rows consist of lane, chunk, and row of the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamExamples:
-    """What a chunk of a stream holds."""
+    """The examples of a chunk."""
 
     lane: int
     number: int
     batch: Batch
-    """Its good rows."""
+    """The good rows."""
     is_weighted: bool
     """See `StreamChunk`."""
 
 
 class StreamSource:
-    """Reads the lanes of a stream; one thread at a time."""
+    """Reads the lanes of a stream. For one thread at a time."""
 
     inputs: tuple[str, ...] = ()
     windows = None
@@ -41,15 +41,13 @@ class StreamSource:
     def __init__(
         self, stream: ExampleStream, spec: FeatureSpec, on_bad_rows: Literal["fail", "skip"]
     ) -> None:
-        """Raises SpecError for a spec that no rows of a stream can have."""
+        """Raises SpecError for a spec that does not suit rows of a stream."""
         if not spec.fields or spec.label_column is None:
-            raise SpecError(
-                "the rows of a stream have columns: the feature spec must name fields and a label."
-            )
+            raise SpecError("rows of a stream have columns: the feature spec must name fields and a label.")
         if spec.windows:
             raise SpecError(
-                f"window {spec.windows[0].name!r}: rows of a stream do not carry what windows knew when they "
-                "were served; leave windows out of the spec."
+                f"window {spec.windows[0].name!r}: rows of a stream do not carry the windows' features from "
+                "the time when they were served; remove windows from the spec."
             )
         self.spec, self.stream = spec, stream
         self.blocks_read = 0
@@ -58,37 +56,37 @@ class StreamSource:
         self._transform = Transform(spec, with_label=True)
 
     def read(self, positions: Mapping[int, int]) -> list[StreamExamples]:
-        """The next chunk of each lane, by the number that it has in the lane; those that are there.
+        """The chunk of this number of each lane, if it exists, in the order in which they were appended.
 
-        In the order in which they were appended. Raises DataError where chunks are gone, for a bad row unless
-        bad rows are skipped, and for rows that are not of this spec.
+        Raises DataError if chunks are gone, for a bad row unless bad rows are skipped, and for rows of
+        another spec.
         """
         self.blocks_read += 1
         chunks = self.stream.read(positions)
         examples = []
-        for lane, chunk in sorted(chunks.items(), key=lambda each: (each[1].number, each[0])):
+        for lane, chunk in sorted(chunks.items(), key=lambda item: (item[1].number, item[0])):
             batch, problems = batch_of_lines(
                 f"lane {lane}, chunk {chunk.number}", chunk.rows, self._transform
             )
             if problems:
-                self._note(lane, chunk, problems)
+                self._count_bad(lane, chunk, problems)
             examples.append(StreamExamples(lane, chunk.number, batch, chunk.is_weighted))
         return examples
 
     def sample(self, rows: int) -> Batch:
-        """The first `rows` examples that are there; of an empty stream, one that has no features."""
+        """The first `rows` examples; for an empty stream, one without features."""
         if (chunk := self.stream.first()) is not None:
             batch, _ = batch_of_lines("the first chunk", chunk.rows, self._transform)
             if len(batch):
                 return take_rows(batch, np.arange(min(rows, len(batch))))
         return Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
 
-    def _note(self, lane: int, chunk: StreamChunk, problems: Mapping[int, str]) -> None:
+    def _count_bad(self, lane: int, chunk: StreamChunk, problems: Mapping[int, str]) -> None:
         reasons = list(problems.values())
         if len(problems) > _MANY_BAD * chunk.count:
             raise DataError(
                 f"{self.stream.url}: {reasons[0]}. {len(problems):,} of {chunk.count:,} rows of this chunk "
-                "are bad: are they another model's? Train with the spec of the model that served them."
+                "are bad: do they belong to another model? Train with the spec of the model that served them."
             )
         if self._on_bad_rows == "fail":
             raise DataError(f"{self.stream.url}: {reasons[0]}; correct its source, or skip bad rows.")

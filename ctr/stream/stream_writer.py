@@ -20,21 +20,21 @@ from ctr.stream.event_stream import key_of
 logger = logging.getLogger(__name__)
 
 _ENTRY_EVENTS = 256
-"""Requests with more rows become several entries."""
+"""The most events of an entry; requests with more rows become several entries."""
 _BATCH_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
-"""Rows that wait for Redis, in this process; when it is full, rows are not kept."""
+"""The most rows of this process that wait for Redis; further rows are not stored."""
 _TIMEOUT_S, _PATIENCE_S = 2.0, 1.0
-"""A client that sends clicks has to learn soon that they are not kept."""
+"""Short, as a client that sends clicks must soon learn that they were not stored."""
 _PAUSE_S = 1.0
-"""Redis is asked that seldom while it is away or refuses, and for what may be trimmed."""
+"""Between two attempts while Redis is unreachable or refuses, and between two trims."""
 _CLOSE_S = 5.0
 
 
 class StreamWriter:
-    """Appends events of one kind to the stream `url.stream`; any number of threads may.
+    """Appends events of one kind to the stream `url.stream`. Thread-safe.
 
-    New events are sent by a thread of its own, each exactly once, so that nobody waits for Redis.
+    A background thread sends new events, each exactly once, so that nobody waits for Redis.
     """
 
     def __init__(self, url: RedisUrl, kind: str, kept_s: float) -> None:
@@ -44,25 +44,25 @@ class StreamWriter:
         self._batches_key = key_of(url, f"writer:{self._ids.writer}")
         self._batches = 0
         self._changed = threading.Condition()
-        """Guards the queue; notified when there is something to send, and at the end."""
+        """Guards the queue; notified when there is something to send, and on close."""
         self._queue: deque[bytes] = deque()
         self._queue_bytes = 0
         self._is_closing = threading.Event()
         self._problem = ""
-        """Why Redis did not take the last batch; empty if it did."""
+        """Why Redis refused the last batch; empty if it did not."""
         self._thread: threading.Thread | None = None
         self._connecting = threading.Lock()
         self._connection: Connection | None = None
         self._refused_at = self._trimmed_at = -float("inf")
 
     def write_new(self, events: Sequence[dict[str, Any]]) -> list[str]:
-        """Hand over events, which get ids; returns these. Raises OSError if too much waits for Redis."""
+        """Queue events with new ids, which are returned. Raises OSError if too much waits for Redis."""
         with self._changed:
             identified = self._ids.identified(events)
             entries = _entries(identified)
             size = sum(map(len, entries))
             if self._queue_bytes + size > _QUEUE_BYTES:
-                raise OSError(self._problem or f"{self._url}: takes rows more slowly than they are served")
+                raise OSError(self._problem or f"{self._url}: stores rows more slowly than they are served")
             self._queue.extend(entries)
             self._queue_bytes += size
             if self._thread is None:
@@ -72,9 +72,9 @@ class StreamWriter:
         return [event["id"] for event in identified]
 
     def write(self, events: Sequence[dict[str, Any]]) -> None:
-        """Append events that have ids. Raises OSError if Redis does not take them; some may be there then."""
-        if monotonic() - self._refused_at < _PAUSE_S:  # or many threads would wait for a server that is away
-            raise OSError(f"{self._url}: Redis is away, or refuses")
+        """Append events that have ids. Raises OSError if Redis fails; some may have been written then."""
+        if monotonic() - self._refused_at < _PAUSE_S:  # or many threads would wait for an unreachable server
+            raise OSError(f"{self._url}: Redis cannot be reached, or refuses")
         try:
             connection = self._connected()
             self._trim(connection)
@@ -86,14 +86,14 @@ class StreamWriter:
             raise OSError(str(error)) from None
 
     def close(self) -> None:
-        """Wait until everything is in Redis, but no longer than 5 s."""
+        """Wait up to 5 s until everything is in Redis."""
         with self._changed:
             self._is_closing.set()
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_CLOSE_S)
             if self._queue:
-                logger.error("%d requests with rows that were served are not kept", len(self._queue))
+                logger.error("%d requests with rows that were served are not stored", len(self._queue))
         if self._connection is not None:
             self._connection.close()
 
@@ -133,7 +133,7 @@ class StreamWriter:
         return batch
 
     def _append(self, connection: Connection, batch: list[bytes]) -> None:
-        """Append a batch, unless it is there already: an answer may have been lost."""
+        """Append a batch, unless an earlier attempt did so and its answer was lost."""
 
         def decide(answers: list[Any]) -> Write[None]:
             if int(answers[0] or 0) > self._batches:
@@ -146,7 +146,7 @@ class StreamWriter:
         self._batches += 1
 
     def _trim(self, connection: Connection) -> None:
-        """Remove what is too old, by the clock of Redis; apart, as Redis allows it when memory is full."""
+        """Remove old entries, by the clock of Redis; separately, as Redis allows that when memory is full."""
         if monotonic() - self._trimmed_at < _PAUSE_S:
             return
         _, (seconds, _) = connection.ask(("EXISTS", self._key), ("TIME",))

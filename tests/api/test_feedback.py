@@ -49,7 +49,7 @@ def kept(model: Model, tmp_path: Path) -> Iterator[tuple[Running, Path]]:
 
 
 def joined_rows(log: Path, out: Path, **options: Any) -> list[dict[str, Any]]:
-    joined = join(log, out, window_s=60, until=now() + LATER, **options)
+    joined = join(log, out, JoinSettings(60, **options), until=now() + LATER)
     return [] if joined.file is None else [json.loads(line) for line in joined.file.read_text().splitlines()]
 
 

@@ -54,11 +54,8 @@ def test_a_full_lane_waits_for_training(stream: ExampleStream) -> None:
     for number in range(_UNTRAINED):
         assert stream.append(number * LANES, [b"{}"], {})
     assert not stream.append(_UNTRAINED * LANES, [b"{}"], {})
-    waiting, oldest_us = stream.untrained()
-    assert waiting == _UNTRAINED
-    assert oldest_us == stream.read({0: 0})[0].made_us
     stream.trained(0, _UNTRAINED)
-    assert stream.untrained() == (0, 0)
+    assert stream.positions() == [_UNTRAINED, *[0] * (LANES - 1)]
     assert stream.append(_UNTRAINED * LANES, [b"{}"], {})
     assert sorted(stream.read({0: _UNTRAINED})) == [0]
 

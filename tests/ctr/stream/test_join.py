@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from ctr.stream import join
+from ctr.stream import JoinSettings, join
 from ctr.stream.event_log import CLICKS, IMPRESSIONS, EventWriter, segments, time_of
 from tests.command_line import Cli
 
@@ -48,7 +48,8 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 
 def run(log: Path, out: Path, second: float, **options: Any) -> Any:
-    return join(log, out, window_s=WINDOW_S, grace_s=GRACE_S, until=round(second * 1e6), **options)
+    settings = JoinSettings(WINDOW_S, grace_s=GRACE_S, **options)
+    return join(log, out, settings, until=round(second * 1e6))
 
 
 def test_clicks_within_the_window_count_once(tmp_path: Path) -> None:
@@ -87,6 +88,17 @@ def test_a_row_that_comes_late_is_joined_all_the_same(tmp_path: Path) -> None:
     assert len({row["key"] for row in rows_of(out)}) == 3
 
 
+def test_a_click_may_be_as_early_as_the_grace(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000)])
+    write(log, CLICKS, segment("cccccccc"), [{"id": id_at(1000), "time": 985_000_000}])
+    for grace_s, clicked in ((14.0, 0), (16.0, 1)):
+        settings = JoinSettings(WINDOW_S, grace_s=grace_s)
+        joined = join(log, tmp_path / str(grace_s), settings, until=1_200_000_000)
+        assert (joined.rows, joined.clicked) == (1, clicked)
+        assert joined.dropped["before the impression"] == 1 - clicked
+
+
 def test_a_run_that_was_killed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(1300)])
@@ -110,19 +122,19 @@ def test_a_run_that_was_killed_is_finished(tmp_path: Path, monkeypatch: pytest.M
             run(log, out, 1200)
         assert rows_of(out) == [], "nothing counts that is not settled"
     monkeypatch.setattr(module, "replace_file", replace_file)
-    show, shown = module._show, 0
+    show, shown = module._publish, 0
 
-    def killed_before_it_shows(*words: Any) -> None:
+    def killed_before_it_publishs(*words: Any) -> None:
         nonlocal shown
         shown += 1
         if shown == 2:
             raise KeyboardInterrupt
         show(*words)
 
-    monkeypatch.setattr(module, "_show", killed_before_it_shows)
+    monkeypatch.setattr(module, "_publish", killed_before_it_publishs)
     with pytest.raises(KeyboardInterrupt):
         run(log, out, 1200)
-    monkeypatch.setattr(module, "_show", show)
+    monkeypatch.setattr(module, "_publish", show)
     assert run(log, out, 1210).rows == 0
     assert [row["key"] for row in rows_of(out)] == [id_at(1000)]
 
@@ -173,11 +185,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
         file.write(b'{"id": "0')  # which is being written
     assert run(log, out, 1200).rows == 1
     with pytest.raises(DataError, match="was joined with --label click --window 100s"):
-        join(log, out, window_s=5, until=1)
+        join(log, out, JoinSettings(window_s=5), until=1)
     others = [{"id": 5}, {"id": "5"}, {"id": id_at(1), "row": 5}, {"id": id_at(1), "time": "5"}, []]
     for line in (b"torn", *(json.dumps(each).encode() for each in others)):
         (log / IMPRESSIONS / segment("bbbbbbbb")).write_bytes(line + b"\n")
-        with pytest.raises(DataError, match="byte 0: is no event of a log"):
+        with pytest.raises(DataError, match="byte 0: not an event of a log"):
             run(log, out, 1300)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("")
