@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ctr.api.operations import has_input
+
 if TYPE_CHECKING:  # the protocol of httptools has the same methods, as far as they are used
     _Protocol = H11Protocol
 else:
@@ -16,9 +18,10 @@ else:
 HEADER_S = 10.0
 """A connection has this long to send the header of its first request, or the rest of one that it began."""
 
-LINGER_S = 1.0
+LINGER_S, _CHECK_S = 1.0, 0.05
 """When the server stops, idle connections stay open for this long: requests that are on their way are still
-answered, and the answers announce that the connection closes."""
+answered, and the answers announce that the connection closes. Then a connection is closed unless part of a
+request has arrived, which is checked again after the second time."""
 
 _CLOSE = (b"connection", b"close")
 _DETAIL = b'{"detail":"every connection of this server is in use; try again"}'
@@ -50,6 +53,8 @@ class Bounded(_Protocol):
             transport.close()
             return
         self._start_deadline()
+        if _CLOSE in self.server_state.default_headers:  # it was set up while the server began to stop
+            self.shutdown()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # ends the timer of an idle connection
@@ -69,17 +74,17 @@ class Bounded(_Protocol):
             self._start_deadline()
 
     def timeout_keep_alive_handler(self) -> None:
-        self.transport.abort()  # closing would wait for a client that does not read its answer
+        if not self._has_input:
+            self.transport.abort()  # closing would wait for a client that does not read its answer
 
     def shutdown(self) -> None:
         """Answer requests until the connection ends, announcing that it closes."""
         if _CLOSE not in self.server_state.default_headers:
             self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
-        if self._waits:
-            self.loop.call_later(LINGER_S, self._end)
-        else:
+        if not self._waits and not self.cycle.response_started:
             self.cycle.default_headers = self.server_state.default_headers
-            super().shutdown()
+        self._waits_since = self.loop.time()
+        self.loop.call_later(LINGER_S, self._end)
 
     @property
     def _has_part(self) -> bool:
@@ -90,6 +95,14 @@ class Bounded(_Protocol):
     def _waits(self) -> bool:
         """Whether no request is running: the client has sent at most part of one."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _has_input(self) -> bool:
+        """Whether bytes have arrived that were not read yet: closing the connection would then reset it.
+
+        An event loop that was kept from running may look at its timers before it reads.
+        """
+        return has_input(self.transport.get_extra_info("socket"))
 
     def _free_one(self) -> bool:
         """Close the connection that has waited longest for a request; first those that never sent one.
@@ -111,8 +124,14 @@ class Bounded(_Protocol):
             self._deadline = None
 
     def _end(self) -> None:
-        if not self.transport.is_closing():
+        """Close the connection as soon as no request has come for `LINGER_S`."""
+        if self.transport.is_closing():
+            return
+        rest_s = self._waits_since + LINGER_S - self.loop.time()
+        if self._waits and rest_s <= 0 and not self._has_part and not self._has_input:
             super().shutdown()
+        else:
+            self.loop.call_later(max(rest_s, _CHECK_S), self._end)
 
 
 class H11Connection(Bounded, H11Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import resource
@@ -36,6 +37,9 @@ from ctr.api.operations import (
     StoreSource,
     Tokens,
     Versions,
+    close,
+    has_input,
+    let_no_more_in,
     listen,
     listen_together,
     listen_unix,
@@ -51,6 +55,9 @@ from ctr.stream import require_log
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. The pools of common clients and proxies keep one for at most 60 s,
 so they close first, and no request is sent on a connection that is being closed."""
+
+SET_UP_S = 0.2
+"""After a signal to stop, connections that clients have begun have this long to be set up."""
 
 DRAIN_S = 10.0
 """After a signal to stop, running requests have this long to finish."""
@@ -120,20 +127,18 @@ def serve(job: ServeJob) -> None:
             if apps.feedback is not None:
                 apps.feedback.close()
 
-    def close() -> None:
+    def close_all() -> None:
         for listener in listeners:
-            listener.close()
+            close(listener)
 
     try:
         if job.workers == 1:
             work(0, announce)
         else:
             # Closed here as well, so that connections that nobody accepts any more are refused at once.
-            run_processes(job.workers, work, announce, close)
+            run_processes(job.workers, work, announce, close_all)
     finally:
-        close()
-        if job.socket is not None:
-            job.socket.unlink(missing_ok=True)
+        close_all()
 
 
 def _source_of(job: ServeJob) -> ModelSource:
@@ -172,7 +177,7 @@ def _answer(
             server.should_exit = True
 
     versions.on_warm = on_warm
-    with _signals_end_quietly(versions.look_soon):
+    with _signals_end_quietly(server, versions.look_soon):
         server.run(sockets=[listener])
     if failures:
         raise failures[0]
@@ -271,6 +276,16 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(BACKLOG)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Clients whose connections are in the system's queue may have sent their requests.
+        listeners, now = sockets or (), asyncio.get_running_loop().time
+        for listener in listeners:
+            let_no_more_in(listener)
+        set_up, end = now() + SET_UP_S, now() + (self.config.timeout_graceful_shutdown or 0)
+        while not self.force_exit and (now() < set_up or (now() < end and any(map(has_input, listeners)))):
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
 
 def connection_limit(most: int) -> int:
     """The number of connections this process can have, up to `most`; raises its limit of descriptors."""
@@ -285,7 +300,7 @@ def connection_limit(most: int) -> int:
 
 
 @contextmanager
-def _signals_end_quietly(on_hangup: Callable[[], None] = lambda: None) -> Iterator[None]:
+def _signals_end_quietly(server: uvicorn.Server, on_hangup: Callable[[], None]) -> Iterator[None]:
     """Let SIGINT and SIGTERM end the server without ending the process.
 
     uvicorn shuts down gracefully on either, then sends the signal again to the previous handler. By default,
@@ -293,11 +308,13 @@ def _signals_end_quietly(on_hangup: Callable[[], None] = lambda: None) -> Iterat
     closes, does not end the server, and calls `on_hangup`.
     """
 
-    def ignore(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
             on_hangup()
+        else:  # before uvicorn handles it, or once more in the end
+            server.should_exit = True
 
-    handlers = {number: signal.signal(number, ignore) for number in _HANDLED}
+    handlers = {number: signal.signal(number, handle) for number in _HANDLED}
     try:
         yield
     finally:

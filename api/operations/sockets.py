@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import select
 import socket
+import struct
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,18 @@ from ctr.errors import CtrError
 
 BACKLOG = 2_048
 """Connections that the system holds until they are accepted."""
+
+_SO_ATTACH_FILTER = 26
+_DROP_NEW_CONNECTIONS = b"".join(
+    struct.pack("HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # load the flags of the TCP header
+        (0x45, 0, 1, 0x02),  # where SYN is set:
+        (0x06, 0, 0, 0),  # drop the packet
+        (0x06, 0, 0, 0xFFFF_FFFF),  # otherwise keep all of it
+    )
+)
+"""A program of the Berkeley Packet Filter."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,6 +98,37 @@ def listen_unix(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def let_no_more_in(listener: socket.socket) -> None:
+    """Begin no further connection. Those that have begun get into the listener's queue as before.
+
+    The system resets what is in the queue of a listener that is closed, though its clients may have sent
+    their requests. So nothing may come in between the last look at the queue and the end of the listener.
+    On other systems than Linux, something may.
+    """
+    if listener.family == socket.AF_UNIX:
+        Path(listener.getsockname()).unlink(missing_ok=True)
+    elif sys.platform == "linux":
+        code = ctypes.create_string_buffer(_DROP_NEW_CONNECTIONS)
+        program = struct.pack("HL", len(_DROP_NEW_CONNECTIONS) // 8, ctypes.addressof(code))
+        with suppress(OSError):  # a kernel without filters
+            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def close(listener: socket.socket) -> None:
+    """Close a listener, and remove a Unix socket's path, unless it is closed already."""
+    if listener.fileno() != -1:
+        if listener.family == socket.AF_UNIX:
+            Path(listener.getsockname()).unlink(missing_ok=True)
+        listener.close()
+
+
+def has_input(connection: socket.socket) -> bool:
+    """Whether something waits to be read from a connection, or to be accepted from a listener."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def url_of(listener: socket.socket, *, secure: bool = False) -> str:
