@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ctr.errors import CtrError
 from ctr.features import Slots
 from ctr.lookup.lookup import DENSE_SLOTS
-from ctr.lookup.table import WeightTable, mapped_memory, own_memory
+from ctr.lookup.table import SharedMemory, WeightTable
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import Feed, PartitionChange, RedisStore
 
@@ -108,10 +108,10 @@ class LiveWeights:
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
-                return WeightTable(*self._size, mapped_memory(self._folder))
+                return WeightTable(*self._size, SharedMemory(self._folder))
             logger.error("%s has no room for weights that processes share: each has its own", self._folder)
             self._folder = None
-        return WeightTable(*self._size, own_memory)
+        return WeightTable(*self._size)
 
     def _lead(self) -> bool:
         """Whether this process is the one that follows; from now on, if none was."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import Any, NamedTuple
@@ -19,9 +18,6 @@ from ctr.optimizers import Float32
 
 Int64 = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-
-Allocate = Callable[[str, int], Bytes]
-"""So many bytes of memory with this name, zeros when it is new."""
 
 _HEADER = np.dtype(
     [
@@ -38,27 +34,39 @@ _WAIT_S, _TRIES = 5e-5, 1_000
 """A reader that meets a writer waits so long, so often."""
 
 
-def own_memory(_name: str, size: int) -> Bytes:
+class OwnMemory:
     """Memory of this process alone."""
-    return np.zeros(size, np.uint8)
+
+    def allocate(self, name: str, size: int) -> Bytes:
+        """So many bytes, all zeros."""
+        del name
+        return np.zeros(size, np.uint8)
+
+    def release(self, name: str) -> None:
+        """Nothing of this name is used any more."""
 
 
-def mapped_memory(folder: Path) -> Allocate:
-    """The memory of files in a folder, which all processes share that map them.
+class SharedMemory(OwnMemory):
+    """Memory of files in a folder, which all processes share that map them."""
 
-    Its room on the disk is taken at once: a page that finds none later would end the process. It raises
-    OSError where there is none.
-    """
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def allocate(name: str, size: int) -> Bytes:
-        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+    def allocate(self, name: str, size: int) -> Bytes:
+        """So many bytes, zeros if the file is new. Raises OSError if the disk has no room.
+
+        The room is taken at once: a page that finds none later would end the process.
+        """
+        handle = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             os.posix_fallocate(handle, 0, size)
             return np.frombuffer(mmap.mmap(handle, size), np.uint8)
         finally:
             os.close(handle)
 
-    return allocate
+    def release(self, name: str) -> None:
+        """Remove the file; the memory is freed when nobody maps it any more."""
+        (self._folder / name).unlink(missing_ok=True)
 
 
 class _Arrays(NamedTuple):
@@ -98,19 +106,24 @@ class WeightTable:
     has written as a whole. It is a sequence lock, as in Linux: no process can die with it in its hands.
     """
 
-    def __init__(self, slots: int, most: int = DENSE_SLOTS, allocate: Allocate = own_memory) -> None:
-        """Raises as `allocate`."""
-        self._allocate = allocate
-        self._header = allocate("header", _HEADER.itemsize).view(_HEADER)
+    def __init__(self, slots: int, most: int = DENSE_SLOTS, memory: OwnMemory | None = None) -> None:
+        """Raises as `SharedMemory.allocate`."""
+        self._memory = memory or OwnMemory()
+        self._header = self._memory.allocate("header", _HEADER.itemsize).view(_HEADER)
         self._sequence = self._header["sequence"]
         if slots <= most:
-            memory = allocate("dense", 12 * slots)
-            self._arrays = _Arrays(memory[: 8 * slots].view(np.int64), memory[8 * slots :].view(np.float32))
+            dense = self._memory.allocate("dense", 12 * slots)
+            self._arrays = _Arrays(dense[: 8 * slots].view(np.int64), dense[8 * slots :].view(np.float32))
         else:
             self._arrays = self._index(max(_FEWEST_BITS, int(self._header["bits"][0])))
 
+    def _find_index(self) -> None:
+        """Map the index that is used now, if another process has moved to a larger one."""
+        if (bits := int(self._header["bits"][0])) > self._arrays.bits:
+            self._arrays = self._index(bits)
+
     def _index(self, bits: int) -> _Arrays:
-        memory, places = self._allocate(f"index-{bits}", 20 << bits), 1 << bits
+        memory, places = self._memory.allocate(f"index-{bits}", 20 << bits), 1 << bits
         return _Arrays(
             packed=memory[8 * places : 16 * places].view(np.int64),
             weights=memory[16 * places :].view(np.float32),
@@ -147,6 +160,7 @@ class WeightTable:
         Then `add` may have added what `write` never wrote, to some of the slots.
         """
         self._sequence += self._sequence & 1
+        self._find_index()
         self._header["bits"] = self._arrays.bits
         self._header["used"] = np.count_nonzero(self._arrays.keys)
 
@@ -170,6 +184,7 @@ class WeightTable:
         self._sequence += 1
         self._arrays, self._header["bits"] = new, new.bits
         self._sequence += 1
+        self._memory.release(f"index-{old.bits}")
 
     def packed_at(self, places: Int64) -> Int64:
         """The packed accumulators at these places."""
@@ -197,9 +212,7 @@ class WeightTable:
         for _ in range(_TRIES):
             sequence = self._sequence[0]
             if not sequence & 1:
-                bits = int(self._header["bits"][0])
-                if bits > self._arrays.bits:
-                    self._arrays = self._index(bits)
+                self._find_index()
                 self._arrays.look_up(slots, out)
                 if self._sequence[0] == sequence:
                     return out

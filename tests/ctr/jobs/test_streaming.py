@@ -73,7 +73,7 @@ class Streaming:
                 process.kill()
 
     def trained(self) -> None:
-        eventually(lambda: sum(self.stream.positions()) == self.stream.last()[0], 20.0)
+        eventually(lambda: sum(self.stream.positions()) == self.stream.last()[0], 60.0)
 
     def stop(self, process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGTERM)

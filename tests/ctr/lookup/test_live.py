@@ -13,7 +13,7 @@ import pytest
 
 from ctr.features import Batch
 from ctr.lookup import LiveWeights
-from ctr.lookup.table import WeightTable, mapped_memory
+from ctr.lookup.table import SharedMemory, WeightTable
 from ctr.model import LinearModel
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import RedisStore, Token, parse_redis_url
@@ -121,11 +121,12 @@ def test_one_of_those_who_share_follows_for_all_until_it_ends(
     redis_url: str, store: RedisStore, most_dense: int, tmp_path: Path
 ) -> None:
     push(store, 0, size=10)
-    first, second = (sharing(redis_url, tmp_path, most_dense) for _ in range(2))
+    first, second, third = (sharing(redis_url, tmp_path, most_dense) for _ in range(3))
     first.start()
-    with closing(second):
-        with closing(first):
+    with closing(third):
+        with closing(first), closing(second):
             second.start()
+            third.start()
             for number in range(1, 10):  # of an index, the memory is replaced by larger one meanwhile
                 push(store, number, size=1 << BITS)
             expected = weights_of(store)
@@ -134,17 +135,19 @@ def test_one_of_those_who_share_follows_for_all_until_it_ends(
                 eventually(lambda live=live: live.age_s < 0.5)
             assert (first.follows, second.follows) == (True, False)
             assert second.changes == 0
-        eventually(lambda: second.follows)
+        # It was never asked before, so it does not even know the memory that is used now.
+        eventually(lambda: third.follows)
         push(store, 10)
         expected = weights_of(store)
-        eventually(lambda: np.array_equal(second.weights_at(ALL), expected))
+        eventually(lambda: np.array_equal(third.weights_at(ALL), expected))
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_what_a_dead_process_left_half_done_is_done_again(
     redis_url: str, store: RedisStore, most_dense: int, tmp_path: Path
 ) -> None:
     push(store, 0)
-    table = WeightTable(1 << BITS, most_dense, mapped_memory(tmp_path))
+    table = WeightTable(1 << BITS, most_dense, SharedMemory(tmp_path))
     table.take_over()
     table.add(ALL[:5_000], np.arange(5_000))  # and no weights for them
     table._sequence += 1
