@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctr.checkpoint import Checkpoint, read_checkpoint, read_job, restore_checkpoint, sole_writer
 from ctr.distributed.checkpointing import CheckpointSettings
@@ -57,6 +58,8 @@ class StoreSettings:
     """Go on from the checkpoint that is there."""
     lease_s: float | None = None
     """A worker counts as dead after so long without a heartbeat; None: see `JobBoard`."""
+    spool: Path | None = None
+    """See `read_out`."""
 
 
 def train_distributed(
@@ -113,7 +116,7 @@ def train_distributed(
                 on_pass=None
                 if on_pass is None
                 else lambda number: on_pass(
-                    AfterPass(number, read_out(store), description.passes_after(number))
+                    AfterPass(number, read_out(store, settings.spool), description.passes_after(number))
                 ),
             )
         with closing(coordinator), Threads(1, "strings") as meanwhile:
@@ -122,7 +125,7 @@ def train_distributed(
             result, cluster = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
             cluster.report.saturated_z += cut_off.z
             cluster.report.saturated_n += cut_off.n
-            state = coordinator.whole(result, partial(read_out, store))
+            state = coordinator.whole(result, partial(read_out, store, settings.spool))
         close_store.pop_all()
         return Trained(result, state, store), cluster
 
@@ -305,6 +308,23 @@ def adopt(store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer)
 
     An increment is limited, so a number may take several. Where `n` is cut off, the weight stays the same.
     """
+    too_large = Saturations()
+    cuts, size = store.partitions.cuts(slots), store.partitions.size
+    for partition in range(store.partitions.count):
+        part = slice(cuts[partition], cuts[partition + 1])
+        packed, cut_off = _packed(store, slots[part], state[part], optimizer)
+        too_large += cut_off
+        whole = np.zeros(size if packed.any() else 0, ">i8")
+        if whole.size:
+            whole[slots[part] & slots.dtype.type(size - 1)] = packed
+        store.dumps.restore(PartitionDump(partition, whole.view(np.uint8).data, {}))
+    return too_large
+
+
+def _packed(
+    store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer
+) -> tuple[NDArray[np.int64], Saturations]:
+    """The accumulators of `adopt`, int64[u], and how many numbers of this state are too large."""
     n = np.minimum(state[:, 1], np.float32(largest_n(store.n_bits)))
     cut = n < state[:, 1]
     too_large = Saturations(z=int((np.abs(state[:, 0]) > store.largest_z).sum()), n=int(cut.sum()))
@@ -318,11 +338,4 @@ def adopt(store: RedisStore, slots: Slots, state: Float32, optimizer: Optimizer)
         incomplete &= state[:, 1] - store.unpacked(packed)[:, 1] > 1
         if not (incomplete & (increments != 0)).any():
             break
-    cuts, size = store.partitions.cuts(slots), store.partitions.size
-    for partition in range(store.partitions.count):
-        part = slice(cuts[partition], cuts[partition + 1])
-        whole = np.zeros(size if packed[part].any() else 0, ">i8")
-        if whole.size:
-            whole[slots[part] & slots.dtype.type(size - 1)] = packed[part]
-        store.dumps.restore(PartitionDump(partition, whole.tobytes(), {}))
-    return too_large
+    return packed, too_large

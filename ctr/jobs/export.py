@@ -11,7 +11,7 @@ from ctr.distributed import JobPosition, JobStatus, job_status, needed_reports
 from ctr.errors import CtrError, StoreError
 from ctr.features import DatasetSource, Slots
 from ctr.features.windows import Windows
-from ctr.learn import read_out
+from ctr.learn import read_out, weights_of
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, require_model_or_nothing, save_model
 from ctr.optimizers import Float32
@@ -86,16 +86,16 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, status: StoreSta
     job = job_status(board, observer.reports(needed_reports(board)))
     description = JobDescription.from_bytes(board.job.description)
     work = _work(observer, board, status.model.bits)
-    slots, state = _read(url, status.model, description)
-    if slots.size == 0:
+    state = _read(url, status.model, description, path.parent)
+    if state[0].size == 0:
         raise StoreError(f"{url}: nothing was learnt yet; try again when the job has begun to train.")
     assert job.passes_begun is not None  # the description could be read
     passes = description.passes_after(job.passes_begun)
-    linear = LinearModel.of_weights(slots, description.optimizer.in_pass(passes).weights(state))
+    linear = LinearModel(*weights_of(state, description.optimizer.in_pass(passes), path.parent))
     facts = _facts(url, board, job, description, work, passes)
     dictionary, windows, warnings = _of_dataset(description)
     model = Model.of(description.feature_spec(), linear, facts, dictionary, windows)
-    save_model(model, path, (slots, state))
+    save_model(model, path, state)
     return Exported(model, job, work.progressive.summary(), warnings)
 
 
@@ -115,12 +115,14 @@ def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | No
         return None, None, [f"the model {lacks}; export it where that is ({error})"]
 
 
-def _read(url: RedisUrl, model: ModelStatus, description: JobDescription) -> tuple[Slots, Float32]:
+def _read(
+    url: RedisUrl, model: ModelStatus, description: JobDescription, spool: Path
+) -> tuple[Slots, Float32]:
     """All that the store holds of this very model."""
     with closing(description.join_store(url)) as store:
         if store.incarnation != model.incarnation:
             raise _gone(url, model.name)
-        return read_out(store)
+        return read_out(store, spool)
 
 
 def _gone(url: RedisUrl, name: str) -> StoreError:

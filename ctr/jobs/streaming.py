@@ -20,7 +20,7 @@ from ctr.features import Batch
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.outcome import require_places
 from ctr.jobs.training.setup import wanted_spec
-from ctr.learn import TrainSettings, click_rate, expected_n, read_out, starting_state
+from ctr.learn import TrainSettings, click_rate, expected_n, read_out, starting_state, weights_of
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
@@ -67,8 +67,8 @@ class _Setup:
 
     def model(self, state: tuple[Slots, Float32], progressive: MetricSummary) -> Model:
         """The model of a state, with what was predicted before it was learnt."""
-        linear = LinearModel.of_weights(state[0], self.optimizer.weights(state[1]))
-        if not np.isfinite(linear.weights).all():
+        linear = LinearModel(*weights_of(state, self.optimizer, self.job.model.parent))
+        if not np.isfinite(linear.weights.sum(dtype=np.float64)):
             raise ModelError(
                 "training diverged: a weight is not a number; lower alpha, or scale large values."
             )
@@ -111,7 +111,7 @@ def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
         trained, cluster = train_distributed(
             setup.description,
             setup.source,
-            StoreSettings(job.store, checkpoints, job.resume, job.lease),
+            StoreSettings(job.store, checkpoints, job.resume, job.lease, job.model.parent),
             start=setup.start,
             stop=stop,
             on_start=lambda _: publisher.start(),
@@ -317,7 +317,7 @@ class _Publisher:
         report = WorkerReport()
         for blob in collect(board, view, store.bits).values():
             report.add(WorkerReport.from_bytes(blob))
-        state = read_out(store)
+        state = read_out(store, self._setup.job.model.parent)
         model = self._setup.model(state, report.progressive.summary())
         save_model(model, self._setup.job.model, state)
         where = self._published()

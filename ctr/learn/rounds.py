@@ -9,8 +9,6 @@ from threading import Event
 from time import perf_counter
 from uuid import uuid4
 
-import numpy as np
-
 from ctr.defaults import SAFE_ADDING
 from ctr.errors import DataError
 from ctr.features import ExampleSource
@@ -19,10 +17,10 @@ from ctr.learn.learner import WARM_UP_ROWS, Learner, warm_up
 from ctr.learn.result import AfterPass, LearningCurve, TrainProgress, TrainResult
 from ctr.learn.sampling import Admission, Sampling
 from ctr.learn.team import Task, Team
+from ctr.learn.whole_model import read_out
 from ctr.metrics import Metrics
-from ctr.optimizers import NOTHING, Float32, Optimizer, Passes
-from ctr.ps import Slots, Store
-from ctr.ps.partitions import no_slots
+from ctr.optimizers import NOTHING, Optimizer, Passes
+from ctr.ps import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +76,6 @@ def default_chunk(workers: int, rows: Callable[[], int], *, in_memory: bool = Tr
     if workers == 1:
         return max(min(total // 8, _LARGE), 65_536, most)
     return max(min(6 * total // (6 * 12 * workers + 1), _LARGE), 256, most)  # 12 each, and a sixth of one
-
-
-def read_out(store: Store) -> tuple[Slots, Float32]:
-    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, width]."""
-    parts = list(store.scan())
-    if not parts:
-        return no_slots(store.bits), np.empty((0, store.width), np.float32)
-    slots: Slots = np.concatenate([slots for slots, _ in parts])
-    return slots, np.concatenate([state for _, state in parts])
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # as those of pushes
+_SCANNED_SLOTS = 1 << 20  # of a partition, at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +204,19 @@ class RedisStore:
         return slots * self._least_density >= 1 << self.bits
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
-        """See `Store.scan`; a block is one partition."""
+        """See `Store.scan`."""
         for p in range(self.partitions.count):
-            packed = np.frombuffer(self.dumps.take(p).state, ">i8")
+            yield from self._scan(p)
+
+    def _scan(self, partition: int) -> Iterator[tuple[Slots, Float32]]:
+        """The same of one partition."""
+        whole = np.frombuffer(self.dumps.take(partition).state, ">i8")
+        before = partition << self.partitions.shift
+        for first in range(0, whole.size, _SCANNED_SLOTS):
+            packed = whole[first : first + _SCANNED_SLOTS]
             used = np.flatnonzero(packed.view(np.int64))  # many times faster in this byte order
             if used.size:
-                slots = as_slots(used + (p << self.partitions.shift), self.bits)
+                slots = as_slots(used + (before + first), self.bits)
                 yield slots, self.unpacked(packed[used].astype(np.int64))
 
     def drop(self) -> None:

@@ -136,7 +136,7 @@ def learn_distributed(
     trained, cluster = train_distributed(
         description,
         setup.source,
-        StoreSettings(job.store, checkpoints, job.resume, job.lease),
+        StoreSettings(job.store, checkpoints, job.resume, job.lease, setup.spool),
         engine=engine,
         start=setup.initial_state(),
         chunks_before=setup.chunks_before,

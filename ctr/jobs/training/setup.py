@@ -23,6 +23,7 @@ from ctr.learn import (
     default_chunk,
     require_convergence,
     starting_state,
+    weights_of,
 )
 from ctr.model import (
     DIGESTS,
@@ -80,6 +81,11 @@ class TrainSetup:
         return None if self.holdout is None else self.holdout.training_stops
 
     @property
+    def spool(self) -> Path | None:
+        """Where the model of a store in Redis is gathered, see `read_out`."""
+        return self.job.model.parent if self.job.saved and not self.job.in_memory else None
+
+    @property
     def sampling(self) -> Sampling:
         """Which rows are learnt from."""
         return self.settings.sampling(self.source.spec.seed)
@@ -99,7 +105,7 @@ class TrainSetup:
 
     def linear(self, state: tuple[Slots, Float32], passes: float) -> LinearModel:
         """The weights of a state of so many passes, see `Passes`."""
-        return LinearModel.of_weights(state[0], self.optimizer.in_pass(passes).weights(state[1]))
+        return LinearModel(*weights_of(state, self.optimizer.in_pass(passes), self.spool))
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult, bad_rows: int = 0) -> Model:
         """The trained model.
@@ -112,7 +118,7 @@ class TrainSetup:
             require_classes(self.source.spec, progressive.examples, progressive.positives)
         require_convergence(result.progressive, pos_weight=self.settings.pos_weight)
         linear, facts = self.linear(state, result.passes), self._facts(result, bad_rows)
-        if not np.isfinite(linear.weights).all():
+        if not np.isfinite(linear.weights.sum(dtype=np.float64)):
             raise ModelError(
                 "training diverged: a weight is not a number. Lower alpha, or scale large values."
             )

@@ -6,20 +6,22 @@ import json
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
+from time import sleep
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ctr.api.app import create_app
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import StoreError
-from ctr.features import DatasetSource, input_files
+from ctr.features import DatasetSource, input_files, load_spec
 from ctr.features.readable import DICTIONARY
 from ctr.learn.rounds import read_out
 from ctr.model import input_digests
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
-from ctr.ps import parse_redis_url
+from ctr.ps import PartitionDump, parse_redis_url
 from ctr.ps.redis import drop_incarnation
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.wire import INCARNATION, Connection, connect
@@ -32,6 +34,18 @@ from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import StartRedis, needs_redis
 
 pytestmark = needs_redis
+
+
+def peak_memory(*words: object) -> int:
+    """Bytes of memory, files apart, that a command takes at a time."""
+    command, peak = Command(*words), 0
+    while command.popen.poll() is None:
+        with suppress(OSError, ValueError):  # it has just ended
+            status = Path(f"/proc/{command.popen.pid}/status").read_text().split()
+            peak = max(peak, 1024 * int(status[status.index("RssAnon:") + 1]))
+        sleep(0.002)
+    assert command.popen.wait() == 0, command.said
+    return peak
 
 
 class TestExport:
@@ -142,6 +156,32 @@ class TestExport:
         lacking = load_model(tmp_path / "model")
         assert lacking.windows is not None
         assert (lacking.windows.keys, (tmp_path / "model" / DICTIONARY).exists()) == (0, False)
+
+    def test_the_memory_that_it_takes(self, job_log: Path, redis_url: str, tmp_path: Path) -> None:
+        """It does not grow with the model, which is in files, whose pages the system can take back."""
+        job = describe(job_log, load_spec("criteo").model_copy(update={"bits": 25}))
+        done, _ = train_distributed(
+            job, source_of(job), StoreSettings(named(redis_url)), start=None, stop=Event()
+        )
+        assert isinstance(done.store, RedisStore)
+        size, rng, peaks = done.store.partitions.size, np.random.default_rng(1), list[int]()
+        put: dict[int, NDArray[np.int64]] = {}
+        with closing(done.store):
+            for wanted in (1, 3):
+                for partition in range(len(put), wanted):
+                    put[partition] = rng.integers(1, 1 << 40, size) * (rng.random(size) < 0.9)
+                    state = put[partition].astype(">i8").view(np.uint8).data
+                    done.store.dumps.restore(PartitionDump(partition, state, {}))
+                peaks.append(
+                    peak_memory("ps", "export", "--store", named(redis_url), "--model", tmp_path / "m")
+                )
+        packed = np.concatenate([*put.values()])
+        saved = load_state(tmp_path / "m", job.feature_spec())
+        used = np.flatnonzero(packed)
+        of_these = slice(used.size)  # after them come those that were trained
+        np.testing.assert_array_equal(saved.slots[of_these], used)
+        np.testing.assert_array_equal(saved.state[of_these], done.store.unpacked(packed[used]))
+        assert peaks[1] - peaks[0] < 4 * used.size, [f"{peak:,}" for peak in peaks]
 
     @pytest.mark.parametrize("most", [1 << 60, 6_000])
     def test_a_model_that_is_dropped_while_it_is_read(

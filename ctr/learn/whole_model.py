@@ -1,0 +1,86 @@
+"""`read_out` and `weights_of`: the state and the weights of a whole model, gathered block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from io import BytesIO
+from mmap import mmap
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctr.optimizers import Float32, Optimizer
+from ctr.ps import Slots, Store
+from ctr.ps.partitions import no_slots
+
+_ROWS = 1 << 20
+"""Whose weights are computed at a time."""
+_MARGIN = 1 << 10
+"""Rows beside them that are computed, too: so the weights are bit-identical to those of all rows at once.
+
+A kernel's loop over vectors leaves a few rows at an end to another loop, which may round differently. Their
+number depends on that of all rows, modulo a power of two."""
+
+
+def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
+    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, width].
+
+    `spool`: a folder on whose disk they are, see `_gathered`; None: in memory.
+    """
+    return _gathered(store.scan, (no_slots(store.bits), np.empty((0, store.width), np.float32)), spool)
+
+
+def weights_of(
+    state: tuple[Slots, Float32], optimizer: Optimizer, spool: Path | None = None
+) -> tuple[Slots, Float32]:
+    """The slots of a state whose weights are not 0, with these: slots[k] and float32[k]. See `read_out`."""
+    slots, numbers = state
+
+    def blocks() -> Iterator[tuple[Slots, Float32]]:
+        first, rest = 0, slots.size % _ROWS
+        for end in range(rest, slots.size + 1, _ROWS):
+            begin = max(first - _MARGIN - rest % _MARGIN, 0)
+            weights = optimizer.weights(numbers[begin : end + _MARGIN])[first - begin : end - begin]
+            kept = weights != 0
+            yield slots[first:end][kept], weights[kept]
+            first = end
+
+    return _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
+
+
+def _gathered(
+    blocks: Callable[[], Iterable[tuple[Slots, Float32]]], none: tuple[Slots, Float32], spool: Path | None
+) -> tuple[Slots, Float32]:
+    """All blocks, one after the other; `none` is an empty one.
+
+    They are written to files without names in the folder `spool`, and mapped: so the model of many servers
+    need not fit the memory of one machine. In memory where that is None, or has no room.
+    """
+    try:
+        with ExitStack() as opened:
+            files: list[Any] = [
+                BytesIO() if spool is None else opened.enter_context(TemporaryFile(dir=spool)) for _ in none
+            ]
+            for block in blocks():
+                for file, part in zip(files, block, strict=True):
+                    file.write(part.data)
+            slots, numbers = (_content(file, like) for file, like in zip(files, none, strict=True))
+    except OSError:
+        if spool is None:
+            raise
+        return _gathered(blocks, none, None)
+    return slots, numbers
+
+
+def _content(file: Any, like: NDArray[Any]) -> NDArray[Any]:
+    """What was written to a file, as an array in its memory; `like` is one without rows."""
+    file.flush()
+    if isinstance(file, BytesIO):
+        content: Any = file.getbuffer()
+    else:
+        content = mmap(file.fileno(), 0) if file.tell() else bytearray()
+    return np.frombuffer(content, like.dtype).reshape(-1, *like.shape[1:])

@@ -1,0 +1,48 @@
+"""The weights of a whole model, computed block by block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctr.learn import read_out, weights_of
+from ctr.optimizers import Optimizer
+from ctr.optimizers.adagrad import AdaGrad
+from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import MemoryStore, Token
+from ctr.ps.partitions import slot_dtype
+
+BLOCK = 1 << 20
+
+
+@pytest.mark.parametrize("rows", [0, 1, 700, BLOCK, BLOCK + 1, 2 * BLOCK + 1_111, 2 * BLOCK + 417_449])
+@pytest.mark.parametrize("optimizer", [Ftrl(), Ftrl(l1=0.1), AdaGrad()])
+def test_weights_are_those_of_all_rows_at_once(rows: int, optimizer: Optimizer, tmp_path: Path) -> None:
+    rng = np.random.default_rng(rows)
+    slots = (3 * np.arange(rows)).astype(np.uint32)
+    state = np.stack([rng.normal(0, 1, rows), rng.exponential(9, rows)], axis=1).astype(np.float32)
+    weights = optimizer.weights(state)
+    for spool in (None, tmp_path, tmp_path / "missing"):
+        kept, of_these = weights_of((slots, state), optimizer, spool)
+        assert kept.dtype == slots.dtype
+        np.testing.assert_array_equal(kept, slots[weights != 0])
+        np.testing.assert_array_equal(of_these.view(np.uint32), weights[weights != 0].view(np.uint32))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bits", [12, 34])
+@pytest.mark.parametrize("spooled", [False, True])
+def test_what_a_store_holds(bits: int, spooled: bool, tmp_path: Path) -> None:
+    store, spool = MemoryStore(bits, 2), tmp_path if spooled else None
+    slots, state = read_out(store, spool)
+    assert (slots.dtype, slots.shape, state.shape) == (slot_dtype(bits), (0,), (0, 2))
+    pushed = np.arange(0, 1 << bits, 1 << (bits - 9)).astype(slot_dtype(bits))
+    delta = np.arange(1, 2 * pushed.size + 1, dtype=np.float32).reshape(-1, 2)
+    store.push(pushed, delta, Token("job", 0, 0))
+    slots, state = read_out(store, spool)
+    np.testing.assert_array_equal(slots, pushed)
+    np.testing.assert_array_equal(state, delta)
+    assert slots.flags.writeable  # Numba compiles its kernels once more for read-only arrays
+    assert state.flags.writeable
