@@ -19,11 +19,6 @@ from ctr.ps.partitions import no_slots
 
 _ROWS = 1 << 20
 """Whose weights are computed at a time."""
-_MARGIN = 1 << 10
-"""Rows beside them that are computed, too: so the weights are bit-identical to those of all rows at once.
-
-A kernel's loop over vectors leaves a few rows at an end to another loop, which may round differently. Their
-number depends on that of all rows, modulo a power of two."""
 
 
 def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
@@ -41,13 +36,10 @@ def weights_of(
     slots, numbers = state
 
     def blocks() -> Iterator[tuple[Slots, Float32]]:
-        first, rest = 0, slots.size % _ROWS
-        for end in range(rest, slots.size + 1, _ROWS):
-            begin = max(first - _MARGIN - rest % _MARGIN, 0)
-            weights = optimizer.weights(numbers[begin : end + _MARGIN])[first - begin : end - begin]
+        for first in range(0, slots.size, _ROWS):
+            weights = optimizer.weights(numbers[first : first + _ROWS])
             kept = weights != 0
-            yield slots[first:end][kept], weights[kept]
-            first = end
+            yield slots[first : first + _ROWS][kept], weights[kept]
 
     return _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
 

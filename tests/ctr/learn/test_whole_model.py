@@ -17,7 +17,7 @@ from ctr.ps.partitions import slot_dtype
 BLOCK = 1 << 20
 
 
-@pytest.mark.parametrize("rows", [0, 1, 700, BLOCK, BLOCK + 1, 2 * BLOCK + 1_111, 2 * BLOCK + 417_449])
+@pytest.mark.parametrize("rows", [0, 700, BLOCK, BLOCK + 1])
 @pytest.mark.parametrize("optimizer", [Ftrl(), Ftrl(l1=0.1), AdaGrad()])
 def test_weights_are_those_of_all_rows_at_once(rows: int, optimizer: Optimizer, tmp_path: Path) -> None:
     rng = np.random.default_rng(rows)
