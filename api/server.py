@@ -83,7 +83,7 @@ def serve(job: ServeJob) -> None:
     if job.feedback_log is not None:
         require_log(job.feedback_log)
     apps = _Applications(job)
-    model = source.load(source.versions()[source.main]).indexed(apps.index_folder)
+    model = source.load(source.versions()[source.main][0]).indexed(apps.index_folder)
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
             f"{source.name}: the model has windows, and each of {job.workers} processes would know only a"

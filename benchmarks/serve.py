@@ -189,7 +189,7 @@ def _serve_model(model: Path, listener: socket.socket) -> None:
     source, nobody = FolderSource(model), Tokens(None, "")
     versions = Versions(
         source,
-        source.load(source.versions()[source.main]),
+        source.load(source.versions()[source.main][0]),
         lambda model, metrics, on_warm: create_app(model, metrics=metrics, on_warm=on_warm),
     )
     server_of(Access(versions, nobody, nobody, None), limit=100).run(sockets=[listener])

@@ -50,8 +50,11 @@ class ModelSource(Protocol):
     fixed: str = "the server serves a folder, which has no labels; start it with --registry"
     """Why labels cannot be changed, in a source without labels."""
 
-    def versions(self) -> Mapping[str, str]:
-        """The version to serve now, by label; cheap. Raises CtrError if it cannot be read."""
+    def versions(self) -> Mapping[str, Sequence[str]]:
+        """By label, the version to serve now, then those to serve if it fails, the best first; cheap.
+
+        Raises CtrError if it cannot be read.
+        """
 
     def load(self, version: str) -> Model:
         """The model of such a version. Raises CtrError."""
@@ -76,7 +79,7 @@ class FolderSource(ModelSource):
         self._file_state: tuple[int, int, int] | None = None
         self._version = ""
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> Mapping[str, Sequence[str]]:
         try:
             stat = os.stat(self._path / MANIFEST)
         except OSError:
@@ -85,7 +88,7 @@ class FolderSource(ModelSource):
         state = stat.st_ino, stat.st_mtime_ns, stat.st_size
         if state != self._file_state:
             self._version, self._file_state = str(read_manifest(self._path)["id"]), state
-        return {self.main: self._version}
+        return {self.main: [self._version]}
 
     def load(self, version: str) -> Model:
         return load_model(self._path)  # perhaps a later one, which the next look finds
@@ -103,8 +106,8 @@ class MlflowSource(ModelSource):
         self.name = uri
         self._registered = RegisteredModel(uri)
 
-    def versions(self) -> Mapping[str, str]:
-        return {self.main: str(read_manifest(self._registered.folder())["id"])}
+    def versions(self) -> Mapping[str, Sequence[str]]:
+        return {self.main: [str(read_manifest(self._registered.folder())["id"])]}
 
     def load(self, version: str) -> Model:
         return load_model(self._registered.folder())
@@ -125,9 +128,9 @@ class StoreSource(ModelSource):
         self.name = str(self._url)
         self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
 
-    def versions(self) -> Mapping[str, str]:
+    def versions(self) -> Mapping[str, Sequence[str]]:
         try:
-            return {self.main: _version_of(self._job())}
+            return {self.main: [_version_of(self._job())]}
         except StoreError:
             if self._published is None or self._has_been_live:
                 raise
@@ -179,10 +182,11 @@ class RegistrySource(ModelSource):
         self._registry = Registry(place if is_uri(place) else os.path.abspath(place))
         self._labels = labels
 
-    def versions(self) -> Mapping[str, str]:
-        labels = self._registry.labels()
-        others = {label: labels[label].version for label in self._labels if label in labels}
-        return {self.main: self._registry.version_of(self.main), **others}
+    def versions(self) -> Mapping[str, Sequence[str]]:
+        labels = self._registry.labels(self.main)
+        return {
+            label: [labels[label].version, *labels[label].before] for label in self._labels if label in labels
+        }
 
     def load(self, version: str) -> Model:
         return self._registry.load(version)

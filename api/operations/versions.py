@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -100,7 +100,7 @@ class Versions:
         """
         self.metrics = ServingMetrics(first.id)
         self.on_warm: Callable[[Exception | None], None] = lambda _: None
-        """Called once, when the first model is ready or failed."""
+        """Called once, when the first model is ready and the labels were read, or when it failed."""
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
         self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
@@ -118,6 +118,7 @@ class Versions:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready: asyncio.Future[Exception | None]
         """Set when the first version is ready (None), or to its failure."""
+        self._has_started = asyncio.Event()
 
     def look_soon(self) -> None:
         """Look at the labels at once, and try failed versions again; any thread may call it."""
@@ -241,7 +242,7 @@ class Versions:
         await receive()
         async with self._running():
             if self._warm_first:
-                await asyncio.shield(self._ready)
+                await self._has_started.wait()
             await send({"type": "lifespan.startup.complete"})
             await receive()
         await send({"type": "lifespan.shutdown.complete"})
@@ -267,17 +268,21 @@ class Versions:
     async def _watch(self) -> None:
         """Follow the labels."""
         failure, memory_read_at = await self._ready, -inf
-        self.on_warm(failure)
-        while failure is None:
+        if failure is None:  # a process that replaces another one starts with what the others serve
             await self._look()
+        self.on_warm(failure)
+        self._has_started.set()
+        while failure is None:
             self.metrics.note_age()
             if monotonic() >= memory_read_at + MEMORY_EVERY_S:
                 memory_read_at = monotonic()
                 await asyncio.to_thread(self.metrics.note_memory)
-            self._look_now.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_s):
+                # All processes look at the same times, so that they change together.
+                async with asyncio.timeout(self._poll_s - monotonic() % self._poll_s):
                     await self._look_now.wait()
+            self._look_now.clear()
+            await self._look()
 
     async def _look(self) -> None:
         """Serve the versions that the labels point to now."""
@@ -292,19 +297,24 @@ class Versions:
         if self._is_unreadable:  # failed versions may only have been unreachable, too
             self._failed.clear()
         self._is_unreadable = False
-        for label, version in labels.items():
-            served = self._served.get(label)
-            failure = self._failed.get(version)
-            if failure is not None and monotonic() < failure.retry_at:
-                continue
-            if served is None or served.model.id != version:
-                await self._change(label, version)
+        for label, versions in labels.items():
+            await self._serve_first(label, versions)
         for label in self._served.keys() - labels.keys():
             self._retire(self._served.pop(label))
         self.metrics.serve(each.model.id for each in self._served.values())
 
-    async def _change(self, label: str, version: str) -> None:
-        """Serve another version under a label, if it passes its trial."""
+    async def _serve_first(self, label: str, versions: Sequence[str]) -> None:
+        """Serve the first version that passes its trial; in all processes the same, whatever each served."""
+        for version in versions:
+            failure = self._failed.get(version)
+            if failure is not None and monotonic() < failure.retry_at:
+                continue
+            served = self._served.get(label)
+            if (served is not None and served.model.id == version) or await self._change(label, version):
+                return
+
+    async def _change(self, label: str, version: str) -> bool:
+        """Serve another version under a label, if it passes its trial; returns whether it does."""
         try:
             in_thread = partial(asyncio.get_running_loop().run_in_executor, self._background)
             model = await in_thread(self._source.load, version)
@@ -321,7 +331,7 @@ class Versions:
             self._failed[version] = _Failure(str(error), wait_s, monotonic() + wait_s)
             self.metrics.failed_versions.inc()
             logger.error("version %s of %s is not served: %s", version, self._source.name, error)
-            return
+            return False
         self._failed.pop(version, None)
         replaced = self._served.get(label)
         self._served[label] = started
@@ -331,6 +341,7 @@ class Versions:
         logger.warning("%s is now version %s", label, model.id)
         if replaced is not None:
             self._retire(replaced)
+        return True
 
     def _retire(self, version: _Version) -> None:
         """Free a version when its last request has ended."""

@@ -84,19 +84,23 @@ class Registry:
         """Raise ModelError where `publish` would: see there."""
         self._storage.require_startable()
 
-    def labels(self) -> dict[str, LabelEntry]:
-        """All labels by name."""
+    def labels(self, *required: str) -> dict[str, LabelEntry]:
+        """All labels by name. Raises ModelError where one of those required is missing, too."""
         content = self._storage.read(_LABELS)
-        if content is None:
-            return {}
         try:
-            return _Labels.model_validate_json(content).labels
+            labels = {} if content is None else _Labels.model_validate_json(content).labels
         except ValidationError as error:
             where, problem = first_problem(error)
             raise ModelError(
                 f"{self.place}/{_LABELS}: is not what ctr writes there ({where}: {problem}); restore it, or"
                 " remove it and label the versions again."
             ) from None
+        for label in required:
+            if label not in labels:
+                known = ", ".join(sorted(labels)) or "none"
+                problem = f"there is no label {label} (there is {known}); `ctr models label` makes it."
+                raise ModelError(f"{self.place}: {problem}")
+        return labels
 
     def versions(self) -> list[Version]:
         """All versions, the latest first."""
@@ -147,12 +151,11 @@ class Registry:
 
     def rollback(self, label: str) -> str:
         """Have a label point to where it pointed to before; returns that version."""
-        self.version_of(label)  # raises before a lock is put where there is no registry
+        self.labels(label)  # raises before a lock is put where there is no registry
         there = set(self._storage.versions())
 
         def back(entry: LabelEntry | None) -> LabelEntry:
-            if entry is None:
-                raise self._no_label(label)
+            entry = entry or self.labels(label)[label]
             while_there = [k for k, version in enumerate(entry.before) if version in there]
             if not while_there:
                 raise ModelError(
@@ -190,10 +193,7 @@ class Registry:
 
     def version_of(self, label: str) -> str:
         """The version that a label points to."""
-        entry = self.labels().get(label)
-        if entry is None:
-            raise self._no_label(label)
-        return entry.version
+        return self.labels(label)[label].version
 
     def load(self, version: str) -> Model:
         """The model of a version, by its whole id."""
@@ -202,12 +202,6 @@ class Registry:
             raise ModelError(f"{self.place}: there is no version {version}; was it removed?")
         files = [name for name in orjson.loads(content).get("sha256", {}) if name != _STATE]
         return load_model(self._storage.fetched(version, [*files, _MANIFEST]))
-
-    def _no_label(self, label: str) -> ModelError:
-        known = ", ".join(sorted(self.labels())) or "none"
-        return ModelError(
-            f"{self.place}: there is no label {label} (there is {known}); `ctr models label` makes it."
-        )
 
     def _change(self, label: str, change: Callable[[LabelEntry | None], LabelEntry]) -> LabelEntry:
         with self._storage.locked():

@@ -125,7 +125,7 @@ def test_a_shadow_predicts_what_is_kept(
     def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
         return create_app(model, metrics=metrics, on_warm=on_warm, feedback=log)
 
-    first = source.load(source.versions()["stable"])
+    first = source.load(source.versions()["stable"][0])
     with run_server(Versions(source, first, make_app, {"shadow": 1.0}, poll_s=0.02)) as running:
         until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
         answer = running.client.post("/v1/predict", json={"rows": ROWS, "log": True}).json()

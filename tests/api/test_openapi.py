@@ -156,7 +156,7 @@ def test_labels_are_as_documented(registry: Registry) -> None:
     from schemathesis import GenerationMode
 
     source = RegistrySource(registry.place, ["stable"])
-    first = source.load(source.versions()["stable"])
+    first = source.load(source.versions()["stable"][0])
     versions = Versions(source, first, lambda m, metrics, warm: create_app(m, metrics=metrics, on_warm=warm))
     nobody = Tokens(None, "NONE")
     admin = Tokens(None, "NONE")

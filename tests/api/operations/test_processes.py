@@ -17,6 +17,7 @@ from tests.api.operations.test_versions import answered, until
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
+from tests.serving.changes import replace_file
 
 
 @contextmanager
@@ -111,3 +112,31 @@ def test_those_that_cannot_begin_end_the_server(
         ended = cli("serve", "--registry", registry.place, "--workers", 2, "--port", port)
         assert ended.code == 1
         assert "is in use" in ended.err
+
+
+def test_a_torn_version_right_after_a_good_one(registry: Registry, models: list[Path]) -> None:
+    """A process that has not seen the good one serves it, too, in place of the torn one."""
+    good, torn = (registry.publish(path) for path in models[1:])
+    weights = Path(registry.place, "versions", torn, "weights.safetensors")
+    with two(registry) as (process, url):
+        behind = children(process)[0]
+        os.kill(behind, signal.SIGSTOP)
+        registry.label("stable", good)
+        until(lambda: f"stable is now version {good}" in process.said)
+        replace_file(weights, weights.read_bytes()[:-1])
+        registry.label("stable", torn)
+        os.kill(behind, signal.SIGCONT)
+        until(lambda: process.said.count(f"version {torn} of") >= 2)  # both have tried it
+        until(lambda: {fresh(url) for _ in range(20)} == {good})
+
+
+def test_one_that_takes_anothers_place_starts_with_what_is_served(
+    registry: Registry, models: list[Path]
+) -> None:
+    with two(registry) as (process, url):
+        version = registry.publish(models[1], ["stable"])
+        until(lambda: {fresh(url) for _ in range(20)} == {version})
+        before = children(process)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(children(process)) == 2 and before[0] not in children(process))
+        assert {fresh(url) for _ in range(40)} == {version}

@@ -34,7 +34,7 @@ ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
 def versions_of(
     source: ModelSource, shares: Mapping[str, float] = MappingProxyType({}), retry_s: float = 0.1
 ) -> Versions:
-    first = source.load(source.versions()[source.main])
+    first = source.load(source.versions()[source.main][0])
 
     def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
         return create_app(model, metrics=metrics, on_warm=on_warm)
