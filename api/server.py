@@ -99,7 +99,7 @@ def serve(job: ServeJob) -> None:
     def latest() -> Model:
         """The model of a process that replaces another, as the job of the first model may be over."""
         with suppress(CtrError):
-            version = source.versions()[source.main]
+            version = source.versions()[source.main][0]
             if version != model.id:
                 return source.load(version).indexed(apps.index_folder)
         return model

@@ -244,7 +244,7 @@ class Coordinator:
         for dead in self._workers.newly_dead():
             # Once the job is over, workers that start only now end with an error that means nothing.
             if view.state == "running" or dead.killed:
-                self._watch.dead.append(f"{dead.host}: {dead.said}")
+                self._watch.dead.append(f"{dead.host}: {dead.last_line}")
             for worker in view.workers:
                 if worker.host == dead.host:
                     self.board.leases.expire(worker.id)

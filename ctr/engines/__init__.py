@@ -1,6 +1,6 @@
-"""Where tasks and workers of a job run: in processes on this machine, or on the executors of a cluster.
+"""Engines run the tasks and workers of a job: in processes of this machine, or on a cluster.
 
-An engine is all that differs between them. What tasks and workers do is the same everywhere.
+What tasks and workers do does not depend on the engine.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`Engine`: where the tasks and workers of a job run."""
+"""`Engine`: runs the tasks and workers of a job."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class DeadWorker:
-    """A worker that ended badly."""
+    """A worker that failed or was killed."""
 
     host: str
     """Its machine and process, as the board names them."""
-    said: str
-    """The last line that it said."""
+    last_line: str
+    """Of its output."""
     killed: bool
-    """Whether by a signal."""
+    """Whether a signal ended it."""
 
 
 class WorkerGroup(Protocol):
-    """The workers that an engine has started for one job; see `ctr.workers.take_part` for what one does."""
+    """The workers that an engine has started for a job; each runs `ctr.workers.take_part`."""
 
     @property
     def hosts(self) -> set[str]:
-        """The board's names of those whose processes this group can watch, dead or alive."""
+        """The board's names of the workers whose processes this group watches, dead or alive."""
 
     def alive(self) -> bool:
-        """Whether any worker is alive, or is still to start."""
+        """Whether any worker is alive, or has yet to start."""
 
     def newly_dead(self) -> list[DeadWorker]:
-        """Those that ended badly since the last call."""
+        """Workers that failed or were killed since the last call."""
 
     def failure(self) -> BaseException | None:
-        """What ended all of them, if that is known."""
+        """The error that ended all workers, if known."""
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ask those that still run to leave, and wait a while until they have, unless `at_once`."""
+        """Ask running workers to leave and, unless `at_once`, wait a while for them."""
 
 
 class Engine(Protocol):
@@ -49,7 +49,7 @@ class Engine(Protocol):
 
     @property
     def tasks_at_once(self) -> int:
-        """About how many tasks it runs side by side."""
+        """About how many tasks run in parallel."""
 
     def map(
         self,
@@ -59,22 +59,22 @@ class Engine(Protocol):
     ) -> list[Result]:
         """The results of all tasks, in their order.
 
-        `function`, tasks and results travel by pickle. A task may run more than once, also at the same time,
-        and only one of its results counts: what it writes must go to a place of its own, which its result
-        names. `on_progress` is called with the share of tasks that are done, 0 to 1.
+        `function`, tasks and results are pickled. A task may run more than once, even at the same time, and
+        one of its results counts: each attempt must write to a place of its own, which its result names.
+        `on_progress` is called with the share of tasks that are done, 0 to 1.
 
-        Raises CtrError, in one line, where tasks cannot run; a function returns what is wrong with its data,
-        as a task that raises is tried again.
+        Raises CtrError, in one line, if tasks cannot run. `function` must return errors of its data, as a
+        task that raises is run again.
         """
 
     def prepare(self, workers: int) -> None:
-        """Do beforehand what makes so many workers start sooner. Raises CtrError where they cannot run."""
+        """Prepare a fast start of this many workers. Raises CtrError if they cannot run."""
 
     def start_workers(self, url: RedisUrl, job: str, count: int) -> WorkerGroup:
-        """Start `count` workers of the job of this id, whose store `url` names.
+        """Start `count` workers for the job of this id in the store at `url`.
 
-        One that is lost may be started again; it then joins the job as a new worker.
+        A lost worker may be started again, and then joins the job as a new worker.
         """
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Release its resources."""

@@ -9,7 +9,7 @@ from ctr.engines.processes import Processes
 def open_engine(name: str | None, master: str | None = None) -> Engine:
     """The engine of this name, `processes` or `spark`; None: `processes`.
 
-    `master`: the URL of a Spark cluster. Raises EngineError where Spark cannot be started.
+    `master`: the URL of a Spark cluster. Raises EngineError if Spark cannot be started.
     """
     if name == "spark":
         from ctr.engines.spark import SparkEngine

@@ -1,4 +1,4 @@
-"""`Processes`: tasks and workers in processes on this machine."""
+"""`Processes`: runs tasks and workers in processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctr.ps import RedisUrl
 
 
 class Processes:
-    """The `Engine` of one machine; tasks take as many processes as there are cores."""
+    """The `Engine` of one machine, with a process per core for tasks."""
 
     def __init__(self) -> None:
         self.tasks_at_once = os.cpu_count() or 1
@@ -36,7 +36,7 @@ class Processes:
                 on_progress(done / len(tasks))
         except BrokenProcessPool:
             raise EngineError(
-                "a process was killed while it ran a task, perhaps for want of memory."
+                "a process was killed while it ran a task, perhaps for lack of memory."
             ) from None
         except BaseException:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -59,5 +59,5 @@ class Processes:
 
     @cached_property
     def _pool(self) -> ProcessPoolExecutor:
-        # Not forked: a process with threads cannot be, safely.
+        # Spawned, as a process with threads cannot be forked safely.
         return ProcessPoolExecutor(self.tasks_at_once, mp_context=get_context("spawn"))

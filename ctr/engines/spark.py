@@ -1,7 +1,7 @@
-"""`SparkEngine`: tasks and workers on the executors of an Apache Spark cluster.
+"""`SparkEngine`: runs tasks and workers on the executors of an Apache Spark cluster.
 
-Spark schedules tasks and runs those again that fail or are lost. No row passes through its JVM: a task gets
-its number, and returns a few bytes. Nothing waits for all tasks at once, so there are no barriers.
+Spark schedules tasks, and repeats tasks that fail or are lost. No row passes through its JVM: a task gets its
+number, and returns a few bytes. Nothing waits for all tasks at once, so no barriers are needed.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class SparkEngine:
         return SparkWorkers(self._session, url, job, count)
 
     def close(self) -> None:
-        """See `Engine`: the session stays, as another one would take seconds to start."""
+        """See `Engine`: the session stays, as a new one takes seconds to start."""
 
 
 @contextmanager
 def _watching(
     session: SparkSession, group: str, count: int, on_progress: Callable[[float], None]
 ) -> Iterator[None]:
-    """While the `with` block runs a job in this group, tell how many of its tasks are done."""
+    """While the `with` block runs a job in this group, report the share of its finished tasks."""
     context, ended = session.sparkContext, Event()
     tracker = context.statusTracker()
 

@@ -1,4 +1,4 @@
-"""The Spark session that an engine uses, and what is wrong where there is none, in one line."""
+"""The Spark session of an engine, and one-line errors of Spark."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _CONNECT_S = 5.0
 def spark_session(master: str | None) -> SparkSession:
     """The Spark session of this program, or a new one of `master`, which ends with the program.
 
-    `master`: such as `local[4]`, `spark://host:7077`, `yarn` or `k8s://…`; None: as `spark-submit` has it, or
-    else all cores of this machine. Raises EngineError without PySpark, Java, or an answer from the master.
+    `master`: such as `local[4]`, `spark://host:7077`, `yarn` or `k8s://…`; None: that of `spark-submit`, or
+    all cores of this machine. Raises EngineError without PySpark, Java, or an answer from the master.
     """
     try:
         from pyspark.sql import SparkSession
@@ -38,14 +38,14 @@ def spark_session(master: str | None) -> SparkSession:
 
     if is_remote():
         raise EngineError(
-            "this program's Spark session is one of Spark Connect, which runs no workers and tells nothing of"
-            " its tasks; use a session of the cluster itself, as spark-submit does."
+            "this program's Spark session uses Spark Connect, which cannot run workers; use a session of the"
+            " cluster itself, as spark-submit does."
         )
     if (active := SparkSession.getActiveSession()) is not None:
-        of_session = active.conf.get("spark.master", None)
-        if master not in (None, of_session):
+        active_master = active.conf.get("spark.master", None)
+        if master not in (None, active_master):
             raise EngineError(
-                f"this program has a Spark session with the master {of_session} already; leave out "
+                f"this program already has a Spark session with the master {active_master}; leave out "
                 f"{named('master')}, or stop that session."
             )
         return active
@@ -53,10 +53,10 @@ def spark_session(master: str | None) -> SparkSession:
     _require_answer(master or "")
     builder = SparkSession.builder.appName("ctr").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR")
-    if master is not None:  # else Spark has it from spark-submit or spark-defaults.conf, or takes all cores
+    if master is not None:  # else from spark-submit or spark-defaults.conf, or all cores
         builder = builder.master(master)
     if (master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Executors of this machine run what runs here.
+        # Executors of this machine use the same Python.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
@@ -68,7 +68,7 @@ def spark_session(master: str | None) -> SparkSession:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Errors of Spark and of its tasks as EngineErrors of one line."""
+    """Raise errors of Spark and of its tasks as EngineErrors of one line."""
     try:
         yield
     except CtrError:
@@ -79,38 +79,34 @@ def spark_errors() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What Java prints goes to a file of its own: a dozen lines about nothing, at every start.
+    """Redirect Java's output to a file, as it prints a dozen irrelevant lines at every start.
 
-    It stays there as long as Java runs. Where Java does not even start, its last line is the reason.
+    This lasts as long as Java runs. If Java does not start, its output has the reason.
     """
     if os.environ.get("SPARK_LOG_TO_STDERR"):
         yield
         return
-    with tempfile.TemporaryFile() as printed:
-        own = os.dup(2)
+    with tempfile.TemporaryFile() as output:
+        stderr = os.dup(2)
         try:
             sys.stderr.flush()
-            os.dup2(printed.fileno(), 2)
+            os.dup2(output.fileno(), 2)
             yield
         except Exception as error:
-            printed.seek(0)
-            lines = printed.read().decode(errors="replace").strip().splitlines()
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
             if lines and "JAVA_GATEWAY_EXITED" in str(error):
-                raise EngineError(f"Spark could not be started: {_last_said(lines)}") from error
+                errors = [line for line in lines if re.search(r"\b(Error|Exception)\b", line)]
+                reason = (errors or lines)[0].strip()
+                raise EngineError(f"Spark could not be started: {reason:.400}") from error
             raise
         finally:
-            os.dup2(own, 2)
-            os.close(own)
-
-
-def _last_said(lines: list[str]) -> str:
-    """The line that tells most of why Java has ended."""
-    errors = [line for line in lines if re.search(r"\b(Error|Exception)\b", line)]
-    return f"{(errors or lines)[0].strip():.400}"
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _require_java() -> None:
-    """Raises EngineError unless there is a Java that Spark 4 runs on."""
+    """Raise EngineError unless there is a Java for Spark 4."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     remedy = (
@@ -124,12 +120,12 @@ def _require_java() -> None:
         raise EngineError(f"Spark needs Java, and {java} cannot be run ({error}); {remedy}") from None
     version = re.search(r'version "(\d+)', printed)
     if version is None or int(version[1]) < _LEAST_JAVA:
-        what = printed.splitlines()[0] if printed else "of no known version"
-        raise EngineError(f"Spark needs Java {_LEAST_JAVA} or newer, and {java} is {what}; {remedy}")
+        version_line = printed.splitlines()[0] if printed else "of unknown version"
+        raise EngineError(f"Spark needs Java {_LEAST_JAVA} or newer, and {java} is {version_line}; {remedy}")
 
 
 def _require_answer(master: str) -> None:
-    """Raises EngineError where nobody answers at `spark://host:port`, which Spark would try for a minute."""
+    """Raise EngineError if nobody answers at `spark://host:port`, which Spark would try for a minute."""
     if not master.startswith("spark://"):
         return
     for host, port in re.findall(r"([^/,:]+):(\d+)", master.removeprefix("spark://")):
@@ -139,10 +135,10 @@ def _require_answer(master: str) -> None:
 
 
 def _reason(text: str) -> str:
-    """What went wrong, from the many lines that Spark says."""
+    """The reason of a failure, from the many lines of Spark's error."""
     if "PYTHON_VERSION_MISMATCH" in text or "different minor version" in text:
         return (
-            "the Python of Spark's executors is another version than this one; set PYSPARK_PYTHON to the"
+            "Spark's executors run another version of Python than this program; set PYSPARK_PYTHON to the"
             " same on all machines."
         )
     if "InvalidClassException" in text or "All masters are unresponsive" in text:

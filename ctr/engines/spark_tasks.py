@@ -1,4 +1,4 @@
-"""`run_tasks`: Python functions as the tasks of a Spark job."""
+"""`run_tasks`: runs Python functions as tasks of a Spark job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESULT = "number long, result binary"
 
 @cache
 def leave_out_of_collections() -> None:
-    """Once a process has loaded what tasks need: PySpark collects garbage after each, 0.1 s among that."""
+    """Exclude loaded modules from the garbage collection after each task, which they make 0.1 s longer."""
     gc.collect()
     gc.freeze()
 
@@ -28,7 +28,7 @@ def leave_out_of_collections() -> None:
 def run_tasks(
     session: SparkSession, group: str, function: Callable[[Task], Result], tasks: Sequence[Task]
 ) -> list[Result]:
-    """The results of tasks, each of them one of a Spark job in this group. Raises what PySpark raises."""
+    """The results of tasks, run as a Spark job in this group. Raises the exceptions of PySpark."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -40,9 +40,9 @@ def run_tasks(
                 yield pa.record_batch({"number": [number], "result": pa.array([result], pa.binary())})
 
     session.sparkContext.setJobGroup(group, "ctr", interruptOnCancel=True)
-    numbers = session.range(0, len(tasks), 1, len(tasks))  # each in a task of its own
+    numbers = session.range(0, len(tasks), 1, len(tasks))  # each number is a task
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of pandas, which no row goes through
+        warnings.simplefilter("ignore", FutureWarning)  # of pandas, which is not used for rows
         rows = numbers.mapInArrow(run, _RESULT).collect()
     results = {row.number: pickle.loads(row.result) for row in rows}
     return [results[number] for number in range(len(tasks))]

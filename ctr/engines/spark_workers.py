@@ -29,14 +29,14 @@ class _Worker:
     url: RedisUrl
     job: str
     kernels: str
-    """The digest of the driver's."""
+    """The digest of the driver's kernels."""
 
 
 class SparkWorkers:
-    """`count` tasks of one Spark job, each of which is a worker until the training job is over.
+    """`count` tasks of one Spark job; each is a worker until the training job is over.
 
-    Spark starts a task again whose executor is lost, and perhaps a twin of one that seems slow: either joins
-    as one worker more. Tasks for which there is no core begin when there is one, and find what is left to do.
+    Spark repeats a task whose executor is lost, and may duplicate a slow one: either joins as another worker.
+    Tasks without a free core start later, and take over the remaining work.
     """
 
     def __init__(self, session: SparkSession, url: RedisUrl, job: str, count: int) -> None:
@@ -45,13 +45,13 @@ class SparkWorkers:
         self._dead: list[DeadWorker] = []
         self._lock = Lock()
         worker = _Worker(url, job, kernel_digest())
-        # Python does not wait for it at its end.
+        # A daemon, so that Python does not wait for it.
         self._thread = Thread(target=self._run, args=([worker] * count,), name="spark-workers", daemon=True)
         self._thread.start()
 
     @property
     def hosts(self) -> set[str]:
-        """See `WorkerGroup`: none, as Spark watches over them, and their leases tell who is dead."""
+        """See `WorkerGroup`: none, as Spark watches workers, and their leases show dead ones."""
         return set()
 
     def alive(self) -> bool:
@@ -69,11 +69,11 @@ class SparkWorkers:
         return self._failure
 
     def close(self, *, at_once: bool = False) -> None:
-        """See `WorkerGroup`: those that run see on the board that the job is over."""
+        """See `WorkerGroup`: running workers see on the board that the job is over."""
         if not at_once:
             self._thread.join(_LONGEST_END_S)
         if self._thread.is_alive():
-            with suppress(Exception):  # Spark may be gone
+            with suppress(Exception):  # Spark may have ended
                 self._session.sparkContext.cancelJobGroup(self._group)
             self._thread.join(_LONGEST_END_S)
 
@@ -88,7 +88,7 @@ class SparkWorkers:
 
 
 def _work(worker: _Worker) -> DeadWorker | None:
-    """Be a worker; how it ended, if that was badly: Spark would start again what raises."""
+    """Run a worker; returns its failure, if any, as Spark would repeat a task that raises."""
     try:
         if kernel_digest() != worker.kernels:
             return DeadWorker(host(), _OTHER_CODE.format(host()), killed=False)

@@ -1,4 +1,4 @@
-"""`WorkerProcesses`: the workers of a job that run on its own machine."""
+"""`WorkerProcesses`: the workers of a job on its own machine."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ class _Process:
 
     forked: Forked
     stop: int
-    """The end of a pipe: when it is closed, or this process ends, the worker leaves."""
-    said: IO[bytes]
-    seen_dead: bool = False
+    """The end of a pipe; the worker leaves when it is closed or this process ends."""
+    output: IO[bytes]
+    is_reported: bool = False
+    """Whether its end was returned by `newly_dead`."""
 
 
 class WorkerProcesses:
-    """`count` processes that run `ctr worker` on a job; a single worker is a thread of this process instead.
+    """`count` processes that run `ctr worker` for a job; a single worker is a thread of this process.
 
-    The processes get no Ctrl-C of the terminal, and end when this process does: each has for its standard
-    input a pipe whose writing end is here.
+    The processes do not receive the terminal's Ctrl-C, and end with this process: their standard input is a
+    pipe from it.
     """
 
     def __init__(self, url: RedisUrl, job: str, count: int) -> None:
@@ -44,7 +45,7 @@ class WorkerProcesses:
         self._failure: BaseException | None = None
         self._processes: list[_Process] = []
         if count == 1:
-            # Python does not wait for it at its end: it may be one whose disk hangs.
+            # A daemon, so that Python does not wait for a worker whose disk hangs.
             self._thread = Thread(target=self._run, args=(url, job), name="worker", daemon=True)
             self._thread.start()
             return
@@ -52,65 +53,66 @@ class WorkerProcesses:
         server, environment = fork_server(), {**os.environ, **url.credentials}
         try:
             for _ in range(count):
-                said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+                output = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
                 stopped, stop = os.pipe()
                 try:
-                    forked = server.fork(words, [stopped, said.fileno(), said.fileno()], environment)
+                    forked = server.fork(words, [stopped, output.fileno(), output.fileno()], environment)
                 except BaseException:
                     os.close(stop)
                     raise
                 finally:
                     os.close(stopped)
-                self._processes.append(_Process(forked, stop, said))
+                self._processes.append(_Process(forked, stop, output))
         except BaseException:
             self.close()
             raise
 
     def pids(self) -> list[int]:
-        """Of the processes that are alive."""
-        return [each.forked.pid for each in self._processes if each.forked.poll() is None]
+        """The ids of live processes."""
+        return [process.forked.pid for process in self._processes if process.forked.poll() is None]
 
     @property
     def hosts(self) -> set[str]:
-        """What the board calls them, dead or alive."""
-        return {host(each.forked.pid) for each in self._processes} or {host()}
+        """See `WorkerGroup`."""
+        return {host(process.forked.pid) for process in self._processes} or {host()}
 
     def alive(self) -> bool:
-        """Whether any worker is."""
+        """See `WorkerGroup`."""
         return bool(self.pids()) or (self._thread is not None and self._thread.is_alive())
 
     def newly_dead(self) -> list[DeadWorker]:
-        """Those that ended badly since the last call."""
+        """See `WorkerGroup`."""
         dead = []
-        for each in self._processes:
-            code = each.forked.poll()
-            if not each.seen_dead and code is not None:
-                each.seen_dead = True
-                if code != 0:
-                    each.said.seek(0)
-                    last = each.said.read().decode(errors="replace").strip().split("\n")[-1]
-                    said = last or f"ended by signal {-code}"
-                    dead.append(DeadWorker(host(each.forked.pid), said, killed=code < 0))
+        for process in self._processes:
+            code = process.forked.poll()
+            if code is None or process.is_reported:
+                continue
+            process.is_reported = True
+            if code != 0:
+                process.output.seek(0)
+                last_line = process.output.read().decode(errors="replace").strip().split("\n")[-1]
+                last_line = last_line or f"ended by signal {-code}"
+                dead.append(DeadWorker(host(process.forked.pid), last_line, killed=code < 0))
         return dead
 
     def failure(self) -> BaseException | None:
-        """What ended the worker that is a thread."""
+        """See `WorkerGroup`: the error of a worker that is a thread."""
         return self._failure
 
     def close(self, *, at_once: bool = False) -> None:
-        """Ask those that still run to leave, and wait for a while until they have ended, or not `at_once`."""
+        """See `WorkerGroup`."""
         self._stop.set()
-        for each in self._processes:
-            os.close(each.stop)
+        for process in self._processes:
+            os.close(process.stop)
         deadline = monotonic() + (0 if at_once else _LONGEST_END_S)
-        for each in self._processes:
+        for process in self._processes:
             with suppress(subprocess.TimeoutExpired):
-                each.forked.wait(max(deadline - monotonic(), 0))
-            each.forked.kill()
-        for each in self._processes:
-            with suppress(subprocess.TimeoutExpired):  # one that waits for a dead disk cannot even be killed
-                each.forked.wait(_LONGEST_KILL_S)
-            each.said.close()
+                process.forked.wait(max(deadline - monotonic(), 0))
+            process.forked.kill()
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):  # a process that waits for a dead disk cannot be killed
+                process.forked.wait(_LONGEST_KILL_S)
+            process.output.close()
         if self._thread is not None:
             self._thread.join(max(deadline - monotonic(), 0))
 

@@ -1,6 +1,6 @@
-"""A model as MLflow keeps it: `log_model`, `save_model`, `load_model`, and the `python_function` flavour.
+"""Models in MLflow: `log_model`, `save_model`, `load_model`, and the `python_function` flavour.
 
-The model's own folder is what is kept, so nothing is pickled.
+MLflow stores the model's own folder, so nothing is pickled.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def log_model(
     registered_model_name: str | None = None,
     **options: Any,
 ) -> ModelInfo:
-    """Log a model, or the one in a folder, with the current run of MLflow, which begins one if there is none.
+    """Log a model, or the model in a folder, with the current run of MLflow; without one, MLflow starts one.
 
-    `registered_model_name`: also make it the next version of that registered model. `options` go to
-    `mlflow.models.Model.log`, such as `metadata` and `tags`. Raises DataError where MLflow is missing or
+    `registered_model_name`: also make it the next version of that registered model. `options` of
+    `mlflow.models.Model.log`, such as `metadata` and `tags`. Raises DataError if MLflow is missing or
     refuses.
     """
     mlflow = require_mlflow("ctr.mlflow.log_model")
@@ -61,9 +61,9 @@ def log_model(
 
 
 def save_model(model: Model | str | Path, path: str | Path, mlflow_model: Any = None) -> None:
-    """Write a model, or the one in a folder, as a folder of MLflow's format, which must not be there yet.
+    """Write a model, or the model in a folder, as a new folder in MLflow's format.
 
-    `mlflow_model`: its description, to which this adds. Raises DataError where MLflow is missing or refuses.
+    `mlflow_model`: its description, which is completed. Raises DataError if MLflow is missing or refuses.
     """
     mlflow = require_mlflow("ctr.mlflow.save_model")
     with _folder_of(model) as folder, reported(mlflow):
@@ -84,7 +84,7 @@ def save_model(model: Model | str | Path, path: str | Path, mlflow_model: Any = 
 def load_model(uri: str | Path) -> Model:
     """The model at a URI of MLflow: `models:/name@alias`, `models:/name/3`, `runs:/…`, or a path.
 
-    Raises DataError where MLflow cannot find it, and ModelError when it is none of ctr or torn.
+    Raises DataError if MLflow cannot find it, and ModelError if it is damaged.
     """
     mlflow = require_mlflow(str(uri))
     with tempfile.TemporaryDirectory(prefix="ctr-mlflow-") as folder:
@@ -94,23 +94,23 @@ def load_model(uri: str | Path) -> Model:
 
 
 def folder_within(place: Path, uri: str) -> Path:
-    """The model's own folder in one of MLflow's. Raises DataError when it is another flavour's."""
+    """The model's own folder in a folder of MLflow. Raises DataError for another flavour."""
     from mlflow.models import Model as Description
 
     try:
         flavours = Description.load(str(place)).flavors
     except Exception as error:
-        raise DataError(f"{uri}: is no model of MLflow ({reason_of(error)}).") from error
+        raise DataError(f"{uri}: is not a model of MLflow ({reason_of(error)}).") from error
     if _FLAVOUR not in flavours:
         raise DataError(
-            f"{uri}: is a model of {', '.join(sorted(flavours)) or 'no flavour'}; `ctr.mlflow.log_model` logs"
-            " models of ctr."
+            f"{uri}: is a model of {', '.join(sorted(flavours)) or 'no flavour'}; log models of ctr with"
+            " `ctr.mlflow.log_model`."
         )
     return place / str(flavours[_FLAVOUR]["data"])
 
 
 def require_mlflow(what: str) -> Any:
-    """The module. Raises DataError where it is not installed."""
+    """The module. Raises DataError if it is not installed."""
     require_packages(what, {"mlflow": "mlflow", "pandas": "pandas"})
     import mlflow
     import mlflow.pyfunc
@@ -120,7 +120,7 @@ def require_mlflow(what: str) -> Any:
 
 @contextmanager
 def reported(mlflow: Any) -> Iterator[None]:
-    """What MLflow refuses, as DataError of one line."""
+    """Raise errors of MLflow as DataError of one line."""
     try:
         yield
     except CtrError:
@@ -132,22 +132,22 @@ def reported(mlflow: Any) -> Iterator[None]:
 
 @contextmanager
 def _folder_of(model: Model | str | Path) -> Iterator[Path]:
-    """A folder that is called `_MODEL`, as MLflow keeps the name."""
+    """A folder with the name `_MODEL`, as MLflow keeps the name."""
     with tempfile.TemporaryDirectory(prefix="ctr-mlflow-") as place:
         folder = Path(place, _MODEL)
         if isinstance(model, Model):
             model.save(folder)
         else:
-            read_manifest(Path(model))  # which says if it is no model
+            read_manifest(Path(model))  # raises if it is not a model
             shutil.copytree(model, folder)
         yield folder
 
 
 def signature_of(spec: FeatureSpec) -> ModelSignature:
-    """What MLflow checks before it predicts.
+    """The columns that MLflow checks before it predicts.
 
-    Every column may be missing. One of numbers has to hold numbers; any other may hold what the training data
-    may hold there: text, whole numbers, lists.
+    Every column may be missing. A column of numbers must hold numbers; others may hold whatever the training
+    data may hold: text, whole numbers, lists.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema, TensorSpec
@@ -162,11 +162,11 @@ def signature_of(spec: FeatureSpec) -> ModelSignature:
 
 
 def _columns_of(spec: FeatureSpec) -> Sequence[str]:
-    return spec.columns or ("features",)  # as rows of libsvm and VW have them
+    return spec.columns or ("features",)  # of libsvm and VW
 
 
 def _numbers_of(spec: FeatureSpec) -> set[str]:
-    """Columns that no field reads as anything else than a number."""
+    """Columns that are only read as numbers."""
     numbers, others = set[str](), set[str]()
     for field in spec.all_fields:
         (numbers if isinstance(field, NumberField) else others).update(columns_of(field))
@@ -174,7 +174,7 @@ def _numbers_of(spec: FeatureSpec) -> set[str]:
 
 
 def _example(model: Model) -> Any:
-    """A frame with the first rows that were kept with the model; None without any."""
+    """A frame with the first rows that are stored with the model; None without any."""
     import pandas as pd
 
     if model.examples is None:
@@ -188,7 +188,7 @@ def _example(model: Model) -> Any:
 
 
 class _Predicting:
-    """What MLflow calls."""
+    """The `python_function` model that MLflow calls."""
 
     def __init__(self, model: Model) -> None:
         self._model = model.indexed()
@@ -208,7 +208,7 @@ class _Predicting:
                 continue
             values = frame[name]
             if name not in self._numbers and pd.api.types.is_float_dtype(values):
-                # Whole numbers are floats to pandas as soon as one of them is missing.
+                # pandas turns whole numbers into floats if one of them is missing.
                 with suppress(TypeError, ValueError):
                     values = values.astype("Int64")
             columns[name] = pa.Array.from_pandas(values)

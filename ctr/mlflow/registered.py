@@ -18,10 +18,10 @@ _URI = re.compile(r"models:/+(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>
 
 
 class RegisteredModel:
-    """A model at `models:/name@alias` or `models:/name/version`, fetched into the cache of this machine."""
+    """A model at `models:/name@alias` or `models:/name/version`, downloaded into this machine's cache."""
 
     def __init__(self, uri: str) -> None:
-        """Raises DataError for another URI, and where MLflow is not installed."""
+        """Raises DataError for any other URI, and if MLflow is not installed."""
         parts = _URI.fullmatch(uri)
         if parts is None:
             raise DataError(f"{uri}: give {SCHEME}NAME@ALIAS, or {SCHEME}NAME/VERSION.")
@@ -34,7 +34,7 @@ class RegisteredModel:
         self._tracking = self._mlflow.get_registry_uri()
 
     def folder(self) -> Path:
-        """The folder of the version that it is now. Raises DataError where MLflow does not have it."""
+        """The folder of the current version. Raises DataError if MLflow does not have it."""
         version = self._version
         with reported(self._mlflow):
             if version is None:
@@ -47,8 +47,8 @@ class RegisteredModel:
     def _fetched(self, version: str) -> Path:
         uri = f"{SCHEME}{self._name}/{version}"
         with reported(self._mlflow):
-            made = self._mlflow.MlflowClient().get_model_version(self._name, version).creation_timestamp
-            key = hashlib.sha256(repr((self._tracking, uri, made)).encode()).hexdigest()[:24]
+            created = self._mlflow.MlflowClient().get_model_version(self._name, version).creation_timestamp
+            key = hashlib.sha256(repr((self._tracking, uri, created)).encode()).hexdigest()[:24]
             place = cache_folder() / "mlflow" / key
             if not place.exists():
                 with replace_folder(place) as draft:

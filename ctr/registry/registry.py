@@ -18,16 +18,16 @@ from ctr.registry.storage import storage_of
 
 _LABELS = "labels.json"
 _MANIFEST = "manifest.json"
-_STATE = "state.safetensors"  # which only training needs
+_STATE = "state.safetensors"  # only training needs it
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _VERSION = re.compile(r"[0-9a-f]{6,64}")
-_BEFORE = 100
+_MOST_EARLIER = 100
 _FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True)
 _Id = Annotated[str, Field(pattern=f"^{_VERSION.pattern}$")]
 
 
 class LabelEntry(BaseModel):
-    """Where a label points to."""
+    """The version that a label points to."""
 
     model_config = _FROZEN
 
@@ -35,7 +35,7 @@ class LabelEntry(BaseModel):
     since: str
     """UTC, ISO 8601."""
     before: list[_Id] = []
-    """Where it pointed to before, the latest first."""
+    """Earlier versions, the latest first."""
 
 
 class _Labels(BaseModel):
@@ -63,13 +63,13 @@ class Version:
 
 
 class Registry:
-    """A folder, or one behind a URI, in which nothing but labels ever changes.
+    """A folder or URI with immutable versions, and labels that may change.
 
         versions/<model id>/    a model folder
-        labels.json             which version each label points to, and pointed to before
+        labels.json             the version of each label, and its earlier versions
 
-    A version is there as a whole or not at all, and `labels.json` is replaced as a whole. Raises ModelError
-    for what is not there or not as it was written, and DataError as file systems behind URIs do.
+    Versions appear whole or not at all, and `labels.json` is replaced atomically. Raises ModelError for
+    missing or damaged files, and DataError as file systems behind URIs do.
     """
 
     def __init__(self, place: str | Path) -> None:
@@ -77,55 +77,55 @@ class Registry:
         self._storage = storage_of(self.place, _MANIFEST)
 
     def init(self) -> None:
-        """Make the folder of a registry wherever it is; one that is there stays as it is."""
+        """Create the registry, wherever it is; an existing one is left alone."""
         self._storage.start()
 
     def require_startable(self) -> None:
-        """Raise ModelError where `publish` would: see there."""
+        """Raise ModelError if `publish` would refuse to create the registry."""
         self._storage.require_startable()
 
     def labels(self, *required: str) -> dict[str, LabelEntry]:
-        """All labels by name. Raises ModelError where one of those required is missing, too."""
+        """All labels by name. Raises ModelError if a required one is missing."""
         content = self._storage.read(_LABELS)
         try:
             labels = {} if content is None else _Labels.model_validate_json(content).labels
         except ValidationError as error:
             where, problem = first_problem(error)
             raise ModelError(
-                f"{self.place}/{_LABELS}: is not what ctr writes there ({where}: {problem}); restore it, or"
-                " remove it and label the versions again."
+                f"{self.place}/{_LABELS}: is damaged ({where}: {problem}); restore it, or remove it and label"
+                " the versions again."
             ) from None
         for label in required:
             if label not in labels:
                 known = ", ".join(sorted(labels)) or "none"
-                problem = f"there is no label {label} (there is {known}); `ctr models label` makes it."
+                problem = f"there is no label {label} (labels: {known}); `ctr models label` creates it."
                 raise ModelError(f"{self.place}: {problem}")
         return labels
 
     def versions(self) -> list[Version]:
         """All versions, the latest first."""
         labels = self.labels()
-        found = []
+        versions = []
         for version, content in self._storage.versions().items():
-            mine = tuple(sorted(name for name, entry in labels.items() if entry.version == version))
+            names = tuple(sorted(name for name, entry in labels.items() if entry.version == version))
             try:
-                found.append(Version(version, orjson.loads(content), mine))
+                versions.append(Version(version, orjson.loads(content), names))
             except orjson.JSONDecodeError:
                 raise ModelError(
-                    f"{self.place}: the {_MANIFEST} of version {version} is torn; remove that version."
+                    f"{self.place}: the {_MANIFEST} of version {version} is damaged; remove that version."
                 ) from None
-        return sorted(found, key=lambda each: (each.created, each.id), reverse=True)
+        return sorted(versions, key=lambda version: (version.created, version.id), reverse=True)
 
     def publish(self, model: Path, labels: Sequence[str] = ()) -> str:
-        """Add the model in a folder, and have these labels point to it; returns its id.
+        """Add the model in a folder, and point these labels to it; returns its id.
 
-        A version that is there already stays as it is. A registry that is not there is made, unless its
-        folder, or the one that it would be in, is empty: that could be the mount point of a file system that
-        is away. Then this raises ModelError; `init` makes the registry all the same.
+        An existing version is left alone. A missing registry is created, unless its folder or the parent
+        folder is empty, which could be the mount point of a file system that is not mounted. Then this raises
+        ModelError; `init` creates the registry in any case.
         """
         for label in labels:
             _require_label(label)
-        loaded = load_model(model)  # which verifies what serving reads
+        loaded = load_model(model)  # verifies the files that serving reads
         files = [*map(str, loaded.manifest["sha256"]), _MANIFEST]
         self._storage.require_startable()
         self._storage.start()
@@ -137,7 +137,7 @@ class Registry:
         return loaded.id
 
     def label(self, label: str, version: str) -> None:
-        """Have a label point to a version."""
+        """Point a label to a version."""
         _require_label(label)
         version = self.find(version)
 
@@ -145,24 +145,23 @@ class Registry:
             if entry is not None and entry.version == version:
                 return entry
             before = [] if entry is None else [entry.version, *entry.before]
-            return LabelEntry(version=version, since=_now(), before=before[:_BEFORE])
+            return LabelEntry(version=version, since=_now(), before=before[:_MOST_EARLIER])
 
         self._change(label, point)
 
     def rollback(self, label: str) -> str:
-        """Have a label point to where it pointed to before; returns that version."""
-        self.labels(label)  # raises before a lock is put where there is no registry
-        there = set(self._storage.versions())
+        """Point a label to its previous version, which is returned."""
+        self.labels(label)  # raises before a lock file is created in a missing registry
+        existing = set(self._storage.versions())
 
         def back(entry: LabelEntry | None) -> LabelEntry:
             entry = entry or self.labels(label)[label]
-            while_there = [k for k, version in enumerate(entry.before) if version in there]
-            if not while_there:
+            first = next((k for k, version in enumerate(entry.before) if version in existing), None)
+            if first is None:
                 raise ModelError(
-                    f"{self.place}: label {label} points to {entry.version}, and there is none from before;"
-                    " label another version."
+                    f"{self.place}: label {label} points to {entry.version} and has no earlier version; label"
+                    " another version."
                 )
-            first = while_there[0]
             return LabelEntry(version=entry.before[first], since=_now(), before=entry.before[first + 1 :])
 
         return self._change(label, back).version
@@ -174,29 +173,29 @@ class Registry:
             labels = sorted(name for name, entry in self.labels().items() if entry.version == version)
             if labels:
                 raise ModelError(
-                    f"{self.place}: version {version} has the label {labels[0]}; have that point to another"
+                    f"{self.place}: version {version} has the label {labels[0]}; point that to another"
                     " version first."
                 )
             self._storage.remove(version, _MANIFEST)
         return version
 
     def find(self, version: str) -> str:
-        """The id of a version by its beginning, or by a label of it."""
-        labels, there = self.labels(), self._storage.versions()
+        """The id of a version, by a prefix of it or by a label."""
+        labels, ids = self.labels(), self._storage.versions()
         if version in labels:
             version = labels[version].version
-        known = [each for each in there if each.startswith(version)] if _VERSION.fullmatch(version) else []
-        if len(known) != 1:
-            problem = "several versions begin so" if known else "there is no such version"
+        matches = [id_ for id_ in ids if id_.startswith(version)] if _VERSION.fullmatch(version) else []
+        if len(matches) != 1:
+            problem = "several versions have this prefix" if matches else "there is no such version"
             raise ModelError(f"{self.place}: {version}: {problem}; `ctr models list` shows all.")
-        return known[0]
+        return matches[0]
 
     def version_of(self, label: str) -> str:
         """The version that a label points to."""
         return self.labels(label)[label].version
 
     def load(self, version: str) -> Model:
-        """The model of a version, by its whole id."""
+        """The model of a version, by its full id."""
         content = self._storage.versions().get(version)
         if content is None:
             raise ModelError(f"{self.place}: there is no version {version}; was it removed?")
@@ -225,8 +224,8 @@ def parse_place(text: str) -> tuple[str, list[str]]:
 def _require_label(label: str) -> None:
     if not _LABEL.fullmatch(label) or _VERSION.fullmatch(label):
         raise ModelError(
-            f"{label!r} is no label: take a name such as stable, of letters, digits, -, _ and ., which is no"
-            " version's id."
+            f"{label!r} is not a label: use a name such as stable, of letters, digits, -, _ and ., that is"
+            " not a version's id."
         )
 
 

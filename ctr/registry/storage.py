@@ -1,4 +1,4 @@
-"""`storage_of`: the folder that a registry keeps its versions in, here or behind a URI."""
+"""`storage_of`: the folder or URI in which a registry stores its versions."""
 
 from __future__ import annotations
 
@@ -21,60 +21,60 @@ _VERSIONS = "versions"
 
 
 class Storage(Protocol):
-    """A file that is replaced as a whole, and folders that are written once. Raises DataError, ModelError."""
+    """Files that are replaced atomically, and folders that are written once. Raises DataError, ModelError."""
 
     def start(self) -> None:
-        """Make a folder that can be written to, if there is none."""
+        """Create the folder, if there is none."""
 
     def require_startable(self) -> None:
-        """Raise ModelError where a new registry is probably a mistake."""
+        """Raise ModelError if creating a new registry is probably a mistake."""
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None: there is none."""
+        """The content of a file; None if it does not exist."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file: whoever reads it gets the old content or the new."""
+        """Replace a file: readers get the old content or the new."""
 
     def locked(self) -> AbstractContextManager[None]:
-        """While others wait that change something, on file systems with locks."""
+        """Keep other writers waiting, on file systems with locks."""
 
     def versions(self) -> dict[str, bytes]:
-        """By name, the last file of each folder that is complete."""
+        """The last file of each complete folder, by name."""
 
     def add(self, version: str, folder: Path, files: Sequence[str]) -> None:
-        """Copy these files of a local folder, the last of which makes it complete."""
+        """Copy these files of a local folder; the last makes the version complete."""
 
     def remove(self, version: str, last: str) -> None:
-        """Remove a folder, whose file `last` goes first."""
+        """Remove a folder, starting with the file `last`."""
 
     def fetched(self, version: str, files: Sequence[str]) -> Path:
         """A local folder with these files of a version."""
 
 
 def storage_of(place: str, last: str) -> Storage:
-    """That of a registry at a path or a URI; `last`: the file that completes a version."""
+    """The storage at a path or a URI; `last`: the file that completes a version."""
     return RemoteStorage(place, last) if is_uri(place) else LocalStorage(Path(place), last)
 
 
 class LocalStorage:
-    """A folder of this machine, or one that it mounts."""
+    """A folder of this machine or of a mounted file system."""
 
     def __init__(self, path: Path, last: str) -> None:
         self._path, self._last = path, last
         self._versions = path / _VERSIONS
 
     def start(self) -> None:
-        with self._refusals():
+        with self._write_errors():
             self._versions.mkdir(parents=True, exist_ok=True)
 
     def require_startable(self) -> None:
-        """A mount point is an empty folder while its file system is away: nothing may be written there."""
-        with self._refusals():
+        """The mount point of a file system that is not mounted is an empty folder: do not write there."""
+        with self._write_errors():
             if self._versions.is_dir():
                 return
             parent = self._path.absolute().parent
             if self._path.exists():
-                problem = "is no registry"
+                problem = "is not a registry"
             elif not parent.is_dir():
                 problem = f"there is no folder {parent}"
             elif not any(parent.iterdir()):
@@ -95,12 +95,12 @@ class LocalStorage:
             raise ModelError(f"{self._path / name}: cannot be read ({error.strerror}).") from error
 
     def write(self, name: str, content: bytes) -> None:
-        with self._refusals(), replace_file(self._path / name) as draft:
+        with self._write_errors(), replace_file(self._path / name) as draft:
             draft.write_bytes(content)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        with self._refusals():
+        with self._write_errors():
             file = (self._path / ".lock").open("wb")
         with file:
             with suppress(OSError):  # a file system without locks
@@ -108,21 +108,21 @@ class LocalStorage:
             yield
 
     def versions(self) -> dict[str, bytes]:
-        found = {}
+        last_files = {}
         for path in self._versions.glob(f"[!.]*/{self._last}"):
             try:
-                found[path.parent.name] = path.read_bytes()
+                last_files[path.parent.name] = path.read_bytes()
             except FileNotFoundError:
                 continue  # it is being removed
-        return found
+        return last_files
 
     def add(self, version: str, folder: Path, files: Sequence[str]) -> None:
-        with self._refusals(), replace_folder(self._versions / version) as draft:
+        with self._write_errors(), replace_folder(self._versions / version) as draft:
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
 
     def remove(self, version: str, last: str) -> None:
-        with self._refusals():
+        with self._write_errors():
             (self._versions / version / last).unlink(missing_ok=True)
             shutil.rmtree(self._versions / version)
 
@@ -130,7 +130,7 @@ class LocalStorage:
         return self._versions / version
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
+    def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -138,16 +138,16 @@ class LocalStorage:
 
 
 class RemoteStorage:
-    """A folder behind a URI. Its file systems replace files as a whole, and have no locks."""
+    """A folder behind a URI, whose file system replaces files atomically, and has no locks."""
 
     def __init__(self, uri: str, last: str) -> None:
         self._folder, self._last = RemoteFolder(uri), last
 
     def start(self) -> None:
-        """Folders of object stores need not be made."""
+        """Object stores have no folders to create."""
 
     def require_startable(self) -> None:
-        """What is away cannot be written to."""
+        """Nothing can be written to an unreachable URI."""
 
     def read(self, name: str) -> bytes | None:
         return self._folder.read(name) if self._folder.has(name) else None

@@ -1,6 +1,6 @@
-"""`transform` and `predict`: a column of features or predictions for each row of a DataFrame.
+"""`transform` and `predict`: features or predictions for each row of a DataFrame.
 
-No row becomes a Python object: Spark hands Arrow batches to Python, and takes them from it.
+No row becomes a Python object: Spark and Python exchange Arrow batches.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _EXPLANATION = pa.list_(pa.struct([("feature", pa.string()), ("contribution", pa
 
 
 def transform(df: DataFrame, spec: FeatureSpec | str | Path, *, keep: Sequence[str] = ()) -> DataFrame:
-    """The hashed features of each row, as `Pipeline.transform` makes them of a table.
+    """The hashed features of each row, as `Pipeline.transform` computes them for a table.
 
-    The columns are `label` (float, 0 or 1; null where `df` has no such column), `weight` (float; null: 1),
-    `slots` (array<bigint>, the bias first), `values` (array<float>, of these; null: all are 1), and those of
-    `df` that `keep` names. `spec` as for `ctr.train`. It must not have windows, and one that learns from
-    data has to be fitted (`ctr.spark.fit`).
+    The columns are `label` (float, 0 or 1; null if `df` has no label), `weight` (float; null: 1), `slots`
+    (array<bigint>, the bias first), `values` (array<float>, of the slots; null: all are 1), and the columns
+    of `df` in `keep`. `spec`: as for `ctr.train`; it must not have windows, and must be fitted
+    (`ctr.spark.fit`) if it learns from data.
 
-    Raises SpecError, and DataError for a column that is not there. A value that is wrong fails the Spark job,
-    with a message that names the column.
+    Raises SpecError, and DataError for a missing column. An invalid value fails the Spark job with a message
+    that names the column.
     """
     spec = spec_of(spec)
     require_features(spec)
@@ -58,9 +58,9 @@ def transform(df: DataFrame, spec: FeatureSpec | str | Path, *, keep: Sequence[s
     with_weight = weight is not None and with_label
 
     def hashed(batches: Batches) -> Batches:
-        of_spec = Transform(spec_of_files(files, "the spec"), with_label=with_label)
+        hashing = Transform(spec_of_files(files, "the spec"), with_label=with_label)
         for rows in batches:
-            batch = batch_of(pa.table(rows), of_spec)
+            batch = batch_of(pa.table(rows), hashing)
             columns = [*_columns(batch, with_weight=with_weight), *(rows.column(name) for name in keep)]
             yield pa.record_batch(columns, names=[*_HASHED, *keep])
 
@@ -69,14 +69,14 @@ def transform(df: DataFrame, spec: FeatureSpec | str | Path, *, keep: Sequence[s
 
 
 def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> DataFrame:
-    """`df` with the column `probability` (float), as `Model.predict` tells it of a table.
+    """`df` with the column `probability` (float), as `Model.predict` computes it for a table.
 
-    `model`: one in memory, or its folder; it is sent to every machine once, and mapped into the memory of
-    its Python processes. `explain`: so many contributions to each prediction, the largest first, as the
-    column `explanation` (array<struct<feature: string, contribution: float>>); it takes far longer.
+    `model`: a model, or its folder; it is sent to every machine once, and mapped into the memory of Python
+    processes. `explain`: number of contributions to each prediction, the largest first, in the column
+    `explanation` (array<struct<feature: string, contribution: float>>); this takes far longer.
 
     Raises ModelError, SpecError for a model with windows, whose predictions depend on other rows, and
-    DataError for a column that is not there.
+    DataError for a missing column.
     """
     from ctr.model import Model, load_model
 
@@ -86,18 +86,18 @@ def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> Da
     require_columns(df, model.transform.columns)
     added = [_PREDICTED, *([_EXPLAINED] if explain else [])]
     if clash := sorted(set(df.columns) & set(added)):
-        raise DataError(f"the DataFrame has a column {clash[0]!r} already; rename or drop it.")
+        raise DataError(f"the DataFrame already has a column {clash[0]!r}; rename or drop it.")
     name = distribute(df.sparkSession, model)
 
     def predicted(batches: Batches) -> Batches:
-        of_name = load_distributed(name)
+        loaded = load_distributed(name)
         for rows in batches:
-            columns = [*rows.columns, pa.array(of_name.predict(pa.table(rows)))]
+            columns = [*rows.columns, pa.array(loaded.predict(pa.table(rows)))]
             if explain:
-                columns.append(_explanations(of_name, rows, explain))
+                columns.append(_explanations(loaded, rows, explain))
             yield pa.record_batch(columns, names=[*rows.schema.names, *added])
 
-    types = [f"{_quoted(each.name)} {each.dataType.simpleString()}" for each in df.schema.fields]
+    types = [f"{_quoted(field.name)} {field.dataType.simpleString()}" for field in df.schema.fields]
     types.append(f"{_PREDICTED} float")
     if explain:
         types.append(f"{_EXPLAINED} array<struct<feature: string, contribution: float>>")
@@ -107,7 +107,7 @@ def predict(df: DataFrame, model: Model | str | Path, *, explain: int = 0) -> Da
 def mapped(
     df: DataFrame, columns: Sequence[str], function: Callable[[Batches], Batches], types: str
 ) -> DataFrame:
-    """What `function` makes of these columns of a DataFrame."""
+    """The result of `function` for these columns of a DataFrame."""
     import warnings
 
     from ctr.engines import leave_out_of_collections
@@ -117,12 +117,12 @@ def mapped(
         leave_out_of_collections()
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of pandas, which no row goes through
+        warnings.simplefilter("ignore", FutureWarning)  # of pandas, which is not used for rows
         return df.select(*map(_quoted, columns)).mapInArrow(run, types)
 
 
 def _columns(batch: Batch, *, with_weight: bool) -> list[pa.Array]:
-    """Those of a transformed batch, in the order of `_HASHED`."""
+    """The columns of a transformed batch, in the order of `_HASHED`."""
     rows, offsets = len(batch), pa.array(batch.indptr, pa.int32())
     weights = batch.weights if with_weight else None
     values = pa.nulls(rows, pa.list_(pa.float32()))
@@ -137,24 +137,24 @@ def _columns(batch: Batch, *, with_weight: bool) -> list[pa.Array]:
 
 
 def _explanations(model: Model, rows: pa.RecordBatch, most: int) -> pa.Array:
-    explained = model.explain(pa.table(rows), rows.num_rows) if rows.num_rows else []
-    assert isinstance(explained, list)
+    explanations = model.explain(pa.table(rows), rows.num_rows) if rows.num_rows else []
+    assert isinstance(explanations, list)
     return pa.array(
         [
             [
-                {"feature": each.feature, "contribution": each.contribution}
-                for each in of_row.contributions[:most]
+                {"feature": part.feature, "contribution": part.contribution}
+                for part in explanation.contributions[:most]
             ]
-            for of_row in explained
+            for explanation in explanations
         ],
         _EXPLANATION,
     )
 
 
 def require_features(spec: FeatureSpec) -> None:
-    """Raise SpecError for a spec by which the columns of a DataFrame have no features."""
+    """Raise SpecError for a spec that does not suit a DataFrame."""
     if not spec.fields:
-        raise SpecError(f"{spec.source.format} features have no columns, so a DataFrame cannot give any.")
+        raise SpecError(f"{spec.source.format} features have no columns, so a DataFrame cannot hold them.")
     if spec.windows:
         raise SpecError(
             f"window {spec.windows[0].name!r}: its features depend on earlier rows, and a DataFrame has no"
@@ -163,7 +163,7 @@ def require_features(spec: FeatureSpec) -> None:
 
 
 def require_columns(df: DataFrame, columns: Sequence[str]) -> None:
-    """Raise DataError for a column that is not there."""
+    """Raise DataError for a missing column."""
     known = set(df.columns)
     if absent := [name for name in columns if name not in known]:
         raise DataError(f"the DataFrame has no column {absent[0]!r}; it has {', '.join(df.columns)}.")

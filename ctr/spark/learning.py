@@ -1,4 +1,4 @@
-"""`fit`: what a spec learns from a DataFrame, by its partitions side by side."""
+"""`fit`: what a spec learns from a DataFrame, partition by partition."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PART = "partition long, learnt binary"
 def fit(df: DataFrame, spec: FeatureSpec | str | Path) -> FeatureSpec:
     """`spec` with what its fields learn from all rows of `df` (quantiles, scaling, counts of values).
 
-    It is as `ctr.features.fit` learns it from the same rows in the order of the partitions. Where quantiles
-    are learnt, `df` is computed twice. Raises SpecError, DataError for a column that is not there, and when
-    `df` has other rows the second time.
+    The result equals that of `ctr.features.fit` on the same rows in the order of the partitions. To learn
+    quantiles, `df` is computed twice. Raises SpecError, and DataError for a missing column or if `df` has
+    other rows the second time.
     """
     spec = spec_of(spec)
     require_features(spec)
@@ -62,7 +62,7 @@ def fit(df: DataFrame, spec: FeatureSpec | str | Path) -> FeatureSpec:
 def _learnt(
     df: DataFrame, spec: FeatureSpec, first: FirstPass, of_parts: Mapping[int, FirstPass]
 ) -> dict[int, FirstPass]:
-    """By partition, what `first` learns there, or the one of the partition."""
+    """By partition: a copy of `of_parts`, or of `first`, that has learnt from the partition."""
 
     def learn(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -1,4 +1,4 @@
-"""Models on the machines of a Spark cluster: sent to each once, and mapped into memory there."""
+"""Sends models to each machine of a Spark cluster once, where they are mapped into memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 
 def distribute(session: SparkSession, model: Model) -> str:
-    """Send a model to all machines of a session, if it was not sent before; the name it has there."""
+    """Send a model to all machines of a session, unless it was sent before; returns its name there."""
     name = f"ctr-model-{model.id}"
     sent = _sent.setdefault(session, set())
     if name not in sent:
-        # Stays as long as the session: executors that come later fetch it, too.
+        # Exists as long as the session, as later executors fetch it, too.
         folder = Path(tempfile.mkdtemp(prefix="ctr-spark-"))
         finalize(session, shutil.rmtree, folder, ignore_errors=True)
         model.save(folder / name)

@@ -1,4 +1,4 @@
-"""`train`: a model of a DataFrame or of files, by workers that are tasks of Spark."""
+"""`train`: trains on a DataFrame or on files, with workers that are tasks of Spark."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ def train(
 ) -> Model:
     """Train a model as `ctr.train` does, with its workers on the executors of Spark.
 
-    `data`: a hashed data set, raw files, or a DataFrame. Workers train on a hashed data set on storage that
-    all machines share, never on a DataFrame, whose rows may be others when they are computed again: so it is
-    written to `staging` once, as Parquet, and made a data set there. What is in `staging` is removed
-    afterwards, unless `keep_staging=True`. `store`, and `settings`: see `ctr.train`.
+    `data`: a hashed data set, raw files, or a DataFrame. Workers train on a hashed data set on shared
+    storage, never on a DataFrame, whose rows may differ when they are computed again: it is written to
+    `staging` once, as Parquet, and made a data set there. These files are removed afterwards, unless
+    `keep_staging=True`. `store` and `settings`: see `ctr.train`.
 
-    A model learns badly from rows that are sorted by their label, as those of `DataFrame.randomSplit` are. So
-    the rows of a DataFrame are put in an order that depends on their hashes alone, or in that of the columns
-    `order_by`, such as a time.
+    A model learns badly from rows that are sorted by label, as those of `DataFrame.randomSplit` are. So the
+    rows of a DataFrame are ordered by their hashes, or by the columns `order_by`, such as a time.
 
     Raises SettingError, EngineError, and the errors of `ctr.train`.
     """
@@ -63,7 +62,7 @@ def train(
 
 
 def _ordered(data: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """The rows in an order that is not random: a task that Spark repeats gives every row its place again."""
+    """The rows in a deterministic order, so that a repeated task of Spark puts them in the same places."""
     from pyspark.sql.functions import lit, xxhash64
     from pyspark.sql.types import MapType
 

@@ -1,14 +1,14 @@
-"""`BspWorker`: trains ranks in rounds, so that the result is the same to the bit whatever happens.
+"""`BspWorker`: trains ranks in rounds, so that the result is bit-identical whatever fails.
 
-In a round every rank pulls the same state, and its update is prepared before any of the round's is pushed. So
-whoever takes over a rank whose worker died trains the same chunk from the same state, or finds the update.
-Watermarks show when a server has lost pushes: they are sent again, or the job ends.
+In a round, every rank pulls the same state, and all updates are prepared before any is pushed. So a worker
+that takes over the rank of a dead one trains the same chunk from the same state, or finds the update.
+Watermarks show if a server has lost pushes: they are sent again, or the job ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 
@@ -28,20 +28,20 @@ _POLL_PART = 2  # all wait for the slowest twice in a round
 _CLAIM_EVERY_S = 0.1
 _REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
 _SENT_AGAIN_S = 30.0
-"""Within which workers send again what a server has lost of the rounds before."""
+"""The time within which workers send lost pushes of earlier rounds again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What this worker knows of the last round that it prepared of a rank."""
+    """The last round that this worker prepared for a rank."""
 
     round: int
     update: bytes
-    """The one that counts."""
+    """The update that counts."""
     learner: Learner | None
-    """What has evaluated the rank up to this round; None if the update is that of another worker."""
+    """The learner with the rank's metrics up to this round; None if another worker's update counts."""
     evaluated: tuple[bytes, bytes]
-    """That, as it was prepared."""
+    """These metrics, as they were prepared."""
 
 
 class BspWorker:
@@ -50,9 +50,9 @@ class BspWorker:
     def __init__(
         self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
     ) -> None:
-        """`source`: of the job's rows; each rank opens another one like it."""
+        """`source`: the job's rows; each rank opens a source of its own like it."""
         self.examples = 0
-        """Trained here; some of these updates may have come too late to count."""
+        """Examples trained; some of their updates may have been too late to count."""
         self._counts = FilterCounts()
         self._admissions = AdmissionCounts()
         self._timings = Timings()
@@ -67,13 +67,11 @@ class BspWorker:
         self._sessions = sessions
         self._by_rank: dict[int, RedisSession] = {}
         self._awaited: object = None
-        """What it waits for, as it was when it last asked whether it may go on."""
+        """The state of what it waits for, when it last polled."""
         self._replicas_wait_s = _REPLICAS_WAIT_S
 
     def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
-        """Work until the job is over or `stopping`; False when the worker has expired and has to register
-        anew.
-        """
+        """Work until the job is over or `stopping`; False if its lease expired and it must register again."""
         try:
             return self._work(worker, stopping, reports)
         finally:
@@ -81,37 +79,37 @@ class BspWorker:
 
     def _work(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
         polling = Polling(shortest_s=_POLL_S)
-        mine: list[int] = []
+        ranks: list[int] = []
         joined: set[int] = set()
         paused_at: int | None = None
-        claimed = 0.0
+        claimed_at = 0.0
         while True:
-            if not mine or perf_counter() - claimed > _CLAIM_EVERY_S:
-                mine, claimed = self._board.ranks.claim(worker), perf_counter()
-                self._readers.keep(mine)
+            if not ranks or perf_counter() - claimed_at > _CLAIM_EVERY_S:
+                ranks, claimed_at = self._board.ranks.claim(worker), perf_counter()
+                self._readers.keep(ranks)
             gate = self._board.ranks.gate(worker)
-            self._awaited = gate.awaited(paused=gate.pause is not None and self._is_paused(mine, gate))
+            self._awaited = gate.awaited(paused=gate.pause is not None and self._is_paused(ranks, gate))
             if not gate.live:
                 return False
-            for rank in set(mine) - joined:  # whoever had it before may have lost pushes since
+            for rank in set(ranks) - joined:  # pushes of its former worker may have been lost since
                 self._join(rank, gate.pushed[rank])
-            joined = set(mine)
+            joined = set(ranks)
             if stopping() or gate.state != "running" or self._all_have(gate.pushed, max(self._rounds)):
                 self._sessions.wait_replicated()
                 return True
-            steps = self._steps(mine, gate)
+            steps = self._steps(ranks, gate)
             if steps and paused_at is not None:
-                # Ranks have come here since: reports of this worker must not be older than that.
+                # This worker got ranks since; its reports must be newer than that.
                 self._board.report(f"paused:{worker}", b"")
                 paused_at = None
-            began = perf_counter()
+            started = perf_counter()
             for step in steps:
                 step()
             reports.send_if_due()
             if steps:
-                polling = Polling((perf_counter() - began) / _POLL_PART, shortest_s=_POLL_S)
+                polling = Polling((perf_counter() - started) / _POLL_PART, shortest_s=_POLL_S)
                 continue
-            if gate.pause not in (None, paused_at) and self._is_paused(mine, gate):
+            if gate.pause not in (None, paused_at) and self._is_paused(ranks, gate):
                 paused_at = gate.pause
                 reports.send()
                 self._board.report(f"paused:{worker}", b"%d" % paused_at)
@@ -119,39 +117,40 @@ class BspWorker:
 
     @property
     def progress(self) -> object:
-        """Changes as long as it gets on, or those do that it waits for."""
+        """Changes as long as this worker, or those it waits for, make progress."""
         return self.examples, self._awaited, [source.blocks_read for source in self._readers.sources]
 
     @property
     def learners(self) -> list[Learner]:
-        """What has evaluated the ranks that are here."""
-        return [each.learner for each in list(self._prepared.values()) if each.learner is not None]
+        """The learners with the metrics of this worker's ranks."""
+        return [
+            prepared.learner for prepared in list(self._prepared.values()) if prepared.learner is not None
+        ]
 
     def report(self) -> WorkerReport:
-        """What was done so far; how well it predicted goes with the updates."""
+        """The work so far, without metrics, which belong to the updates."""
         report = WorkerReport(
             examples=self.examples,
-            timings=replace(self._timings, push=self._timings.push + self._sessions.send_s),
+            timings=self._timings,
             counts=self._counts,
             admissions=self._admissions,
-            sent_again=self._sessions.resent,
         )
         for source in self._readers.sources:
             report.bad_rows.merge(source.bad_rows)
         return report
 
     def _join(self, rank: int, applied: int) -> None:
-        """Go on with a rank of which this round, and all before, are in the store."""
+        """Continue with a rank whose rounds up to this one are in the store."""
         session = self._by_rank.get(rank)
         if session is None:
             self._by_rank[rank] = self._sessions.join(rank, applied)
         else:
             session.resume(applied)
 
-    def _steps(self, mine: list[int], gate: RankGate) -> list[Callable[[], None]]:
-        """What can be done now: a round of each rank to train and prepare, or to push."""
+    def _steps(self, ranks: list[int], gate: RankGate) -> list[Callable[[], None]]:
+        """What can be done now for each rank: train and prepare its round, or push it."""
         steps: list[Callable[[], None]] = []
-        for rank in mine:
+        for rank in ranks:
             round_ = gate.pushed[rank] + 1
             if round_ >= self._rounds[rank]:
                 continue
@@ -162,51 +161,51 @@ class BspWorker:
                 steps.append(partial(self._train, rank, round_))
         return steps
 
-    def _is_paused(self, mine: list[int], gate: RankGate) -> bool:
-        """Whether the pause, or the end, is all that these ranks wait for."""
+    def _is_paused(self, ranks: list[int], gate: RankGate) -> bool:
+        """Whether these ranks wait for nothing but the end of the pause, or have ended."""
         assert gate.pause is not None
-        return all(gate.pushed[rank] + 1 >= min(gate.pause, self._rounds[rank]) for rank in mine)
+        return all(gate.pushed[rank] + 1 >= min(gate.pause, self._rounds[rank]) for rank in ranks)
 
     def _all_have(self, marks: tuple[int, ...], round_: int) -> bool:
-        """Whether every rank that has this round has come as far."""
+        """Whether every rank that has this round has reached it."""
         return all(mark >= min(round_, rounds - 1) for mark, rounds in zip(marks, self._rounds, strict=True))
 
     def _train(self, rank: int, round_: int) -> None:
-        """Train a rank's chunk of a round, and prepare what that adds."""
+        """Train a rank's chunk of a round, and prepare the update."""
         chunk = self._readers.chunk(rank, round_)
         learner, evaluated = self._learner(rank, round_)
         update = PreparedUpdate(no_slots(self._bits), np.empty(0, np.int64), evaluated)
         if chunk is not None:
-            began = perf_counter()
+            started = perf_counter()
             rounds = [min(round_, rounds) - 1 for rounds in self._rounds]
             before = self._sessions.pull_after(chunk.slots, rounds, _SENT_AGAIN_S)
-            self._timings.pull += perf_counter() - began
+            self._timings.pull += perf_counter() - started
             if before is None:
                 self._follow(rank, round_)
                 return
             update = self._update(chunk, before, learner, evaluated, rank, round_)
         started = perf_counter()
         blob = update.to_bytes()
-        counts = self._board.ranks.prepare(rank, round_, blob)
+        accepted = self._board.ranks.prepare(rank, round_, blob)
         self._prepared.pop(rank, None)
-        if counts is None:
+        if accepted is None:
             self._announce_again(rank, round_)
         else:
-            ours = learner if counts == blob else None
-            self._prepared[rank] = _Prepared(round_, counts, ours, update.evaluated)
+            own = learner if accepted == blob else None
+            self._prepared[rank] = _Prepared(round_, accepted, own, update.evaluated)
             self._board.ranks.announce_prepared(rank, round_)
         self._timings.push += perf_counter() - started
 
     def _follow(self, rank: int, round_: int) -> None:
-        """Of a round that others have pushed: this rank's is prepared, or pushed as well, or lost."""
+        """Handle a round that others have pushed: this rank's update is prepared, or pushed, or lost."""
         if self._board.ranks.prepared(rank, round_) is None:
             self._announce_again(rank, round_)
         else:
             self._board.ranks.announce_prepared(rank, round_)
 
     def _announce_again(self, rank: int, round_: int) -> None:
-        """Of a round behind one that is prepared: all was pushed, but the board may have lost that it was."""
-        self._wait_replicated()  # and its node pushes with it, which are sent again if they are kept
+        """Announce a push again: it is in the store, but the board may have lost the announcement."""
+        self._wait_replicated()  # its node may have lost pushes, too, which are then sent again
         self._board.ranks.announce_pushed(rank, self._by_rank[rank].applied(round_))
 
     def _update(
@@ -218,7 +217,7 @@ class BspWorker:
         rank: int,
         round_: int,
     ) -> PreparedUpdate:
-        """What a rank's chunk of a round adds, and what the learner says then; before it said `evaluated`."""
+        """The update of a rank's chunk, and the metrics afterwards; `evaluated`: those before."""
         started = perf_counter()
         shard = self._plan.place(rank, round_)
         pass_ = self._plan.pass_of(shard)
@@ -232,7 +231,7 @@ class BspWorker:
         )
         increments = self._by_rank[rank].increments(chunk.slots, before, delta, round_)
         progressive, later_passes = evaluated
-        # Of these, one is as it was; each takes a millisecond or more.
+        # Only one of them has changed; serializing takes a millisecond or more.
         if pass_ == 0:
             progressive = learner.progressive.to_bytes()
         else:
@@ -246,28 +245,28 @@ class BspWorker:
         return PreparedUpdate(chunk.slots[changed], increments[changed], (progressive, later_passes))
 
     def _learner(self, rank: int, round_: int) -> tuple[Learner, tuple[bytes, bytes]]:
-        """What has evaluated a rank's predictions before this round; and that as it was prepared."""
+        """The learner with a rank's metrics before this round, and these metrics as they were prepared."""
         last = self._prepared.get(rank)
         if last is not None and last.learner is not None and last.round == round_ - 1:
             return last.learner, last.evaluated
         learner = self._job.learner()
         learner.admissions = self._admissions
         blob = self._board.ranks.prepared(rank, round_ - 1)
-        if blob is not None:  # else this is the beginning, or where the job was resumed
+        if blob is not None:  # else the rank starts, or the job was resumed
             before = PreparedUpdate.from_bytes(blob, self._bits)
             learner.progressive, learner.later_passes = before.metrics
             return learner, before.evaluated
         return learner, (learner.progressive.to_bytes(), learner.later_passes.to_bytes())
 
     def _push(self, rank: int, round_: int) -> None:
-        """Push what is prepared for a rank's round; prepare it again where that was lost."""
+        """Push the prepared update of a rank's round; prepare it again if it was lost."""
         blob = self._board.ranks.prepared(rank, round_)
         if blob is None:
             last = self._prepared.get(rank)
             if last is not None and last.round == round_:  # a failover has lost it
                 self._board.ranks.prepare(rank, round_, last.update)
             elif self._board.look(shards=False).ranks[rank].pushed < round_:
-                self._train(rank, round_)  # nobody has it any more
+                self._train(rank, round_)  # it was lost everywhere
             return  # else another attempt at this rank was faster
         update = PreparedUpdate.from_bytes(blob, self._bits)
         session = self._by_rank[rank]
@@ -277,9 +276,9 @@ class BspWorker:
         self._board.ranks.announce_pushed(rank, round_)
 
     def _wait_replicated(self) -> None:
-        """Wait until replicas have what was pushed: the next round must find it, also after a failover.
+        """Wait until replicas have the pushes, as the next round must find them even after a failover.
 
-        Where a replica stays away, that is waited for once: what a failover loses then is sent again.
+        An unreachable replica is waited for once; pushes that a failover loses then are sent again.
         """
         deadline = perf_counter() + self._replicas_wait_s
         while not self._sessions.wait_replicated(timeout_s=1.0 if self._replicas_wait_s else 0.01):

@@ -1,4 +1,4 @@
-"""Reading the chunks that a worker trains; `RankReaders`: those of the ranks of a BSP worker, read ahead."""
+"""Reads the chunks that a worker trains; `RankReaders`: reads ahead for the ranks of a BSP worker."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
 
 def read_chunks(examples: Iterator[Batch | Chunk | None], timings: Timings) -> Iterator[Chunk | None]:
-    """Read examples and de-duplicate their slots; what that takes is added to `timings`.
+    """Read examples and de-duplicate their slots, adding the time to `timings`.
 
     None stands for a chunk whose rows are all bad.
     """
     while True:
-        began = perf_counter()
+        started = perf_counter()
         try:
             batch = next(examples)
         except StopIteration:
             return
         finally:
             read = perf_counter()
-            timings.read += read - began
+            timings.read += read - started
         chunk = None if batch is None else localize(batch)
         timings.unique += perf_counter() - read
         yield chunk
 
 
 class RankReaders:
-    """One reader, and one source, for each rank."""
+    """A reader and a source for each rank."""
 
     def __init__(
         self, job: JobDescription, inputs: Sequence[str | Path | InputFile], timings: Timings
     ) -> None:
-        """`inputs`: those of the worker's source. Time spent reading is added to `timings`."""
+        """`inputs`: the inputs of the worker's source. Reading time is added to `timings`."""
         self._job = job
         self._plan = job.plan()
         self._timings = timings
@@ -52,11 +52,11 @@ class RankReaders:
 
     @property
     def sources(self) -> list[ExampleSource]:
-        """What has been read from."""
+        """The sources that were read."""
         return list(self._sources.values())
 
     def chunk(self, rank: int, round_: int) -> Chunk | None:
-        """What a rank trains in a round; see `read_chunks`."""
+        """The chunk of a rank and round; see `read_chunks`."""
         reader = self._readers.get(rank)
         if reader is None or reader.round != round_:
             if reader is not None:
@@ -68,18 +68,18 @@ class RankReaders:
         return reader.next()
 
     def keep(self, ranks: Collection[int]) -> None:
-        """Read on for these ranks only."""
+        """Close the readers of all other ranks."""
         for rank in self._readers.keys() - set(ranks):
             self._readers.pop(rank).close()
 
     def _examples(self, rank: int, first: int) -> Iterator[Batch | Chunk | None]:
-        """The examples of a rank's data shards from this one on."""
+        """The examples of a rank's data shards, starting with this one."""
         source, plan, sampling = self._sources[rank], self._plan, self._job.sampling
         if self._job.hashed:
             for shard in range(first, plan.shards, plan.ranks):
                 yield next(sampling.batches(source, plan.chunk, *plan.rows_of(shard)), None)
             return
-        # Where a chunk begins depends on the bad rows before it. So every rank reads all of a pass.
+        # The start of a chunk depends on earlier bad rows, so every rank reads all rows of a pass.
         for pass_ in range(plan.pass_of(first), plan.passes):
             begin = pass_ * plan.shards_in_pass
             batches = sampling.batches(source, plan.chunk, 0, plan.rows)
@@ -94,7 +94,7 @@ class _Reader:
 
     def __init__(self, chunks: Iterator[Chunk | None], round_: int) -> None:
         self.round = round_
-        """Of the chunk that comes next."""
+        """The round of the next chunk."""
         self._prefetch = Prefetch(([chunk] for chunk in chunks), 1)
         self._chunks = self._prefetch.__enter__()
 

@@ -1,4 +1,4 @@
-"""`ClaimedShards`: the data shards that an SSP worker has in work, from their claim to their outcome."""
+"""`ClaimedShards`: the data shards of an SSP worker, from their claim to their outcome."""
 
 from __future__ import annotations
 
@@ -20,51 +20,51 @@ _READ_AHEAD = 2  # chunks
 
 
 class ClaimedShard:
-    """A data shard that a worker has claimed, and its session, until that has an outcome.
+    """A data shard that a worker has claimed, with its session, until that has an outcome.
 
-    Its flags only ever become true.
+    Flags never go back to False.
     """
 
     def __init__(self, session: RedisSession, chunks: int, first: int) -> None:
-        """`first` is the chunk that training begins with."""
+        """`first`: the chunk that training starts with."""
         self.session = session
         self.number = session.shard
         """The data shard."""
         self.chunks = chunks
         self.first = first
         self.started = first
-        """Chunks, from the first of the data shard, that were handed out to be trained."""
+        """Number of chunks, from the start of the data shard, that were handed out for training."""
         self.pushed = first
-        """Of those, the ones that are in the store: the board has this number."""
+        """Number of those chunks that are in the store; the board knows it."""
         self.is_ended = False
-        """Whether its last push is made with a chunk, or has been made without one."""
+        """Whether its last chunk was handed out, or its last push was made without a chunk."""
         self.is_read = False
-        """Whether it has been read to its end."""
+        """Whether it was read to its end."""
         self._is_withdrawn = False
 
     @property
     def is_withdrawn(self) -> bool:
-        """Whether this worker does not go on with it: its session is superseded or lost, or the board has it
-        for others."""
+        """Whether this worker has to stop training it: its session was superseded or lost, or the board has
+        freed it."""
         return self._is_withdrawn or self.session.outcome in (Outcome.SUPERSEDED, Outcome.LOST)
 
     def withdraw(self) -> None:
-        """The board has it for others."""
+        """Stop training it, as the board has freed it for others."""
         self._is_withdrawn = True
 
 
 class ShardReader:
-    """Reads data shards one after the other on a thread of its own, a few chunks ahead."""
+    """Reads data shards one after the other on its own thread, a few chunks ahead."""
 
     def __init__(self, source: ExampleSource, sampling: Sampling, plan: DataPlan, timings: Timings) -> None:
         """Time spent reading is added to `timings`."""
         self.unread = 0
-        """Data shards that were given and not read to their end."""
+        """Number of queued data shards that were not read to their end."""
         self._source = source
         self._sampling = sampling
         self._plan = plan
         self._timings = timings
-        self._given: SimpleQueue[ClaimedShard | None] = SimpleQueue()
+        self._queue: SimpleQueue[ClaimedShard | None] = SimpleQueue()
         self._prefetch = Prefetch(self._read(), _READ_AHEAD)
 
     def __enter__(self) -> ShardReader:
@@ -72,16 +72,16 @@ class ShardReader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._given.put(None)
+        self._queue.put(None)
         self._prefetch.__exit__(*error)  # type: ignore[arg-type]
 
     def give(self, shard: ClaimedShard) -> None:
-        """Read this data shard next."""
+        """Queue a data shard to read."""
         self.unread += 1
-        self._given.put(shard)
+        self._queue.put(shard)
 
     def affinity(self) -> Affinity | None:
-        """Which data shards are cheap to read; None: all are, or all cost the same."""
+        """Which data shards are cheap to read; None if all cost the same."""
         source, plan = self._source, self._plan
         if not isinstance(source, DatasetSource) or (held := source.held_parts()) is None:
             return None
@@ -93,14 +93,14 @@ class ShardReader:
         )
 
     def take(self) -> tuple[ClaimedShard, Chunk | None]:
-        """The next chunk and its data shard, of those that are `unread`; None at the end of each."""
+        """The next chunk of the `unread` data shards, with its data shard; None at the end of each."""
         shard, chunk = next(self._chunks)
         if chunk is None:
             self.unread -= 1
         return shard, chunk
 
     def _read(self) -> Iterator[tuple[ClaimedShard, Chunk | None]]:
-        while (shard := self._given.get()) is not None:
+        while (shard := self._queue.get()) is not None:
             rows = self._plan.rows_of(shard.number)
             batches = self._sampling.batches(self._source, self._plan.chunk, *rows)
             for chunk in read_chunks(islice(batches, shard.first, None), self._timings):
@@ -114,18 +114,18 @@ class NoChunk(Enum):
     """Why there is no chunk to train next."""
 
     END = auto()
-    """There is no data shard to claim now."""
+    """No data shard can be claimed now."""
     SETTLE = auto()
-    """A data shard is another worker's, or to be begun again, or has ended without its last chunk."""
+    """A data shard was withdrawn, or has ended without its last chunk."""
     PAUSE = auto()
     """The coordinator wants to read the store."""
     LEAVE = auto()
-    """The job is to stop."""
+    """The job has to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextChunk:
-    """A chunk that was read, to be trained next."""
+    """The chunk to train next."""
 
     shard: ClaimedShard
     number: int
@@ -134,33 +134,33 @@ class NextChunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether it ends its data shard."""
+        """Whether it is the last of its data shard."""
         return self.number + 1 == self.shard.chunks
 
 
 class ClaimedShards:
-    """What one worker, by its id, has in work, and what it publishes of it on the board.
+    """The data shards of one worker, and what the worker announces on the board about them.
 
-    While the last chunk of a data shard waits to be trained, the next is claimed, begun and read; while that
-    trains, the pushes of the former arrive. If the worker dies, all that it has claimed is free for others.
+    While the last chunk of a data shard waits for training, the next data shard is claimed and read; while
+    that trains, the pushes of the former arrive. If the worker dies, its data shards become free for others.
 
-    The thread that pulls calls `next_chunk` and `announce`, the one that sends pushes `arrived`; what both
-    change is under one lock. Only when neither is at work, `settle` is called.
+    The pulling thread calls `next_chunk` and `announce`, the sending thread `arrived`; a lock guards what
+    both change. `settle` is called only while neither works.
     """
 
     def __init__(
         self, worker: str, board: JobBoard, sessions: RedisSessions, reader: ShardReader, plan: DataPlan
     ) -> None:
         self.by_number: dict[int, ClaimedShard] = {}
-        """The data shards that have no outcome yet."""
+        """The data shards without an outcome."""
         self.put_back: NextChunk | None = None
-        """The next chunk, where it was read and not begun."""
+        """The next chunk, if it was read but not started."""
         self.clock = 0
-        """Of the chunk that is pulled next, as the board counts this worker's."""
+        """The clock of the next chunk to pull: the worker's number of chunks."""
         self.pushed_clock = 0
-        """Of the first that is not in the store."""
+        """The clock of the first chunk that is not in the store."""
         self.gate: ClockGate | None = None
-        """The board's latest answer, to the chunk that arrived last; None: it is to be asked."""
+        """The board's answer when the last chunk arrived; None: ask again."""
         self._worker = worker
         self._board = board
         self._sessions = sessions
@@ -169,7 +169,7 @@ class ClaimedShards:
         self._lock = Lock()
 
     def next_chunk(self, *, ahead: bool) -> NextChunk | NoChunk:
-        """The next chunk that was read; `ahead`: while another trains, see `ShardQueue.claim`."""
+        """The next chunk; `ahead`: while another trains, see `ShardQueue.claim`."""
         chunk, self.put_back = self.put_back, None
         if chunk is not None and not chunk.shard.is_withdrawn:
             return chunk
@@ -188,21 +188,21 @@ class ClaimedShards:
         return NoChunk.END
 
     def _claim(self, *, ahead: bool) -> bool:
-        """Begin the next data shard and have it read; False if there is none now."""
+        """Claim the next data shard and have it read; False if there is none now."""
         with self._lock:
-            in_work = list(self.by_number)
-        claim = self._board.queue.claim(self._worker, in_work, ahead=ahead, affinity=self._reader.affinity())
+            numbers = list(self.by_number)
+        claim = self._board.queue.claim(self._worker, numbers, ahead=ahead, affinity=self._reader.affinity())
         if claim is None:
             return False
         with self._lock:
-            forgotten = self.by_number.get(claim.shard)
-        if forgotten is not None:  # by a board that came back with an old snapshot
-            forgotten.withdraw()  # and begun again when nothing of it is on its way any more
+            known = self.by_number.get(claim.shard)
+        if known is not None:  # the board came back with an old snapshot
+            known.withdraw()  # it is claimed again when all its pushes have arrived
             return False
-        if not in_work:
+        if not numbers:
             self.clock, self.pushed_clock, self.gate = claim.clock, claim.clock, None
         session = self._sessions.begin(claim.shard)
-        # A failover may have lost what was acknowledged, and a dead worker sends nothing again.
+        # A failover may have lost acknowledged pushes, which a dead worker cannot send again.
         first = min(claim.progress, session.first)
         shard = ClaimedShard(session, self._plan.chunks_of(claim.shard), first)
         with self._lock:
@@ -211,12 +211,12 @@ class ClaimedShards:
         return True
 
     def any_withdrawn(self) -> bool:
-        """Whether one is another worker's by now, or to be begun again."""
+        """Whether a data shard was withdrawn."""
         with self._lock:
             return any(shard.is_withdrawn for shard in self.by_number.values())
 
     def arrived(self, shard: ClaimedShard, pushed: int, clock: int) -> bool:
-        """So many chunks of a data shard are in the store, and all before this clock; whether it counts."""
+        """Announce that `pushed` chunks of a data shard are in the store; False if they do not count."""
         with self._lock:
             shard.pushed, self.pushed_clock = pushed, clock
         counts = self.announce(shard) is not None
@@ -225,10 +225,10 @@ class ClaimedShards:
         return counts
 
     def announce(self, shard: ClaimedShard) -> ClockGate | None:
-        """Publish how far this worker is; the board's answer whether it may go on; None: not with this shard.
+        """Announce the worker's progress; the board's answer, or None if the data shard was withdrawn.
 
-        Again while it waits, as a board may come back with an old snapshot, and all would wait for the clock
-        of then.
+        A waiting worker calls this repeatedly: a board may come back with an old snapshot, and the others
+        would wait for the old clock.
         """
         with self._lock:
             pushed, clock = shard.pushed, self.pushed_clock
@@ -239,10 +239,10 @@ class ClaimedShards:
         return gate
 
     def settle(self, *, leave: bool) -> None:
-        """Wait for all pushes, and release the data shards that are withdrawn, or all to `leave`."""
+        """Wait for all pushes, then release the withdrawn data shards; if `leave`, all."""
         for shard in list(self.by_number.values()):
             if shard.is_read and not shard.is_ended and not shard.is_withdrawn:
-                shard.is_ended = True  # all rows after that are bad
+                shard.is_ended = True  # all remaining rows are bad
                 session = shard.session
                 if (
                     session.send(session.push_nothing(shard.chunks - 1))
@@ -250,7 +250,7 @@ class ClaimedShards:
                 ):
                     self._finish(shard)
         self._sessions.flush()
-        self.clock = self.pushed_clock  # pushes of those that are withdrawn count for nothing
+        self.clock = self.pushed_clock  # pushes of withdrawn data shards do not count
         for shard in list(self.by_number.values()):
             if leave or shard.is_withdrawn:
                 shard.withdraw()

@@ -1,4 +1,4 @@
-"""`DataPlan`: which rows each data shard and each chunk of a job has."""
+"""`DataPlan`: the rows of each data shard and each chunk of a job."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DataPlan:
-    """Passes over the rows `0..rows-1`, cut into data shards, and those into chunks.
+    """Passes over the rows `0..rows-1`, divided into data shards and these into chunks.
 
-    Data shards number on through the passes, in the order of the rows, and all but the last of a pass have
-    the same number of chunks. In a BSP job, a data shard is one chunk, and in round `r` rank `l` of
-    `ranks` trains the shard `r * ranks + l`: the rows are learnt in their order.
+    Data shards are numbered through all passes in row order; all but the last of a pass have the same number
+    of chunks. In a BSP job, a data shard is one chunk, and rank `l` of `ranks` trains shard `r * ranks + l`
+    in round `r`, so rows are learnt in order.
     """
 
     rows: int
@@ -22,9 +22,9 @@ class DataPlan:
     passes: int = 1
     ranks: int = 1
     held_out: int = 0
-    """Of the rows, those that are kept from training, anywhere among the others."""
+    """Number of rows that are excluded from training, anywhere among the others."""
     held_out_of_shards: tuple[int, ...] = ()
-    """Of each data shard of a pass, unless the job goes in rounds; empty: none."""
+    """The same for each data shard of a pass, in an SSP job; empty: none."""
 
     @property
     def shards_in_pass(self) -> int:
@@ -63,7 +63,7 @@ class DataPlan:
         return max(-(-(shard - rank) // self.ranks), 0)
 
     def place(self, rank: int, round_: int) -> int:
-        """The data shard, which is one chunk, of a rank's round."""
+        """The data shard (one chunk) of a rank's round."""
         return rank + round_ * self.ranks
 
     def peers(self, round_: int) -> int:
@@ -72,8 +72,8 @@ class DataPlan:
 
 
 def shard_chunks_for(rows: int, chunk: int, workers: int) -> int:
-    """Chunks per data shard: so few that all workers are done at about one time, but no more than need be.
+    """Chunks per data shard: few enough that all workers finish at about the same time, otherwise many.
 
-    To begin one, a worker asks every partition what it has of it.
+    Starting a data shard costs a request to every partition.
     """
     return 64 if workers == 1 else min(max(rows // (chunk * workers * 6), 1), 64)

@@ -1,4 +1,4 @@
-"""`JobDescription`: all that a worker on any machine has to know of a job."""
+"""`JobDescription`: what a worker needs to know about a job."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 Consistency = Literal["bsp", "ssp", "asp"]
 
 CONSISTENCY: Consistency = "ssp"
-"""Of jobs through Redis, unless another is chosen."""
+"""The default of jobs through Redis."""
 
 _ENDLESS = 1 << 40
-"""Chunks of a lane, of which nobody reads the last."""
+"""Number of chunks of a lane: more than anybody reads."""
 _REMEDY = "every worker needs the same data at the same path"
 
 
@@ -75,7 +75,7 @@ def _optimizer(value: Any) -> Optimizer:
 
 
 class JobDescription(BaseModel):
-    """What to train and how; the same for all workers, and written into the store and every checkpoint."""
+    """What to train and how: the same for all workers, and part of the store and every checkpoint."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -83,59 +83,59 @@ class JobDescription(BaseModel):
     inputs: tuple[str, ...]
     """Absolute paths, or URIs; every worker must find the same data there."""
     input_bytes: int | None = None
-    """The size of these files, or of the data set's; None: of no matter."""
+    """The size of the files, or of the data set; None: not checked."""
     input_digest: str | None = None
-    """Of raw files on disks, see `input_digest`; None: of no matter."""
+    """`input_digest` of raw files on disks; None: not checked."""
     dataset: str | None = None
-    """Of a hashed data set, its `digest`: every worker must find the same content. None: of no matter."""
+    """The `digest` of a hashed data set, which must be the same for every worker; None: not checked."""
     stream: str | None = None
-    """The URL of a stream that never ends, in place of inputs: without user and password."""
+    """The URL of a stream, without user and password, instead of inputs."""
     stream_from: tuple[int, ...] = ()
-    """Of each of its lanes, the chunk that the job begins with."""
+    """The first chunk of the job in each lane."""
     hashed: bool
     """Whether the input is a hashed data set."""
     spec: str
     """The feature spec, as YAML."""
     learnt: str | None = None
-    """What a first pass over the data learnt for it, as a safetensors file in base64; None: nothing."""
+    """What the spec learnt in a first pass, as a safetensors file in base64; None: nothing."""
     on_bad_rows: Literal["fail", "skip", "quarantine"]
-    """`quarantine` is for the command that leads the job: workers pass bad rows over."""
+    """`quarantine` is done by the command that leads the job; workers skip bad rows."""
     without: str | None = None
-    """The condition of rows that are not trained on; None: all are."""
+    """The condition of rows that are excluded from training; None: no rows."""
     held_out: int = 0
-    """How many of `rows` meet it."""
+    """Number of `rows` that meet it."""
     held_out_of_shards: tuple[int, ...] = ()
-    """How many of each data shard of a pass, unless the job goes in rounds."""
+    """The same for each data shard of a pass, in an SSP job."""
     rows: int
     chunk: int
     shard_chunks: int
     passes: int
     passes_before: float
-    """Over the rows of the state that the job begins with, see `Passes`; 0 if with none."""
+    """Passes over the rows of the initial state, see `Passes`; 0 without one."""
     rows_before: int = 0
-    """These rows."""
+    """The rows of the initial state."""
     lineage: tuple[dict[str, Any], ...] = ()
-    """Of the model that this state is of, for the model's manifest; empty: of none."""
+    """The lineage of the model of the initial state, for the manifest; empty without one."""
     origin: dict[str, Any] = {}
-    """Where this state came from, for the model's manifest; empty: not known."""
+    """The origin of the initial state, for the manifest; empty if unknown."""
     input_digests: tuple[str, ...] = ()
-    """Of the inputs, for the model's manifest."""
+    """Digests of the inputs, for the manifest."""
     workers: int
     safe_adding: float
     admit: float = 1.0
     max_evidence: float | None = None
-    """See `Learner.max_evidence`; None: no such limit."""
+    """See `Learner.max_evidence`; None: no limit."""
     negative_rate: float = 1.0
     pos_weight: float = 1.0
     consistency: Consistency
     staleness: int
     stall_s: float = STALL_S
-    """A worker that is without progress for so long counts as dead, though it lives."""
+    """A live worker without progress for this long counts as dead."""
     optimizer: Annotated[Optimizer, PlainValidator(_optimizer), PlainSerializer(Optimizer.to_json)]
     z_bits: int = 13
-    """How the store keeps `z`; those that wrote no such field kept it so."""
+    """Fraction bits of `z` in the store; the default is that of descriptions without this field."""
     n_bits: int = 8
-    """The same of `n`."""
+    """The same for `n`."""
     filters: Filters
 
     @property
@@ -145,11 +145,11 @@ class JobDescription(BaseModel):
 
     @property
     def bound(self) -> int | None:
-        """How many chunks a worker may be ahead of the slowest; None: as many as it likes."""
+        """How many chunks a worker may be ahead of the slowest; None: no limit."""
         return None if self.consistency == "asp" else self.staleness
 
     def plan(self) -> DataPlan:
-        """Which rows are whose. Of a stream, a lane is a data shard, and a chunk counts as a row."""
+        """The division of the rows. In a stream, a lane is a data shard, and a chunk counts as a row."""
         if self.stream is not None:
             return DataPlan(rows=LANES * _ENDLESS, chunk=1, shard_chunks=_ENDLESS)
         return DataPlan(
@@ -175,14 +175,14 @@ class JobDescription(BaseModel):
         return Passes(self.passes_before, self.rows_before)
 
     def learner(self) -> Learner:
-        """A new learner, for one worker."""
+        """A new learner for one worker."""
         admission = Admission(self.admit, self.feature_spec().seed)
-        most = inf if self.max_evidence is None else self.max_evidence
-        return Learner(self.safe_adding, admission, self.sampling, self.n_bits, most)
+        limit = inf if self.max_evidence is None else self.max_evidence
+        return Learner(self.safe_adding, admission, self.sampling, self.n_bits, limit)
 
     @property
     def sampling(self) -> Sampling:
-        """Which rows are learnt from."""
+        """Which rows to learn from."""
         return Sampling(self.negative_rate, self.pos_weight, self.feature_spec().seed)
 
     def feature_spec(self) -> FeatureSpec:
@@ -190,7 +190,7 @@ class JobDescription(BaseModel):
         return _spec(self.spec, self.learnt)
 
     def facts(self) -> dict[str, str]:
-        """What the model in the store is described by."""
+        """The facts that identify the model in the store."""
         return {
             "fingerprint": self.feature_spec().fingerprint,
             **{name: str(value) for name, value in self.optimizer.to_json().items()},
@@ -199,7 +199,7 @@ class JobDescription(BaseModel):
     def join_store(
         self, url: RedisUrl, patience_s: float = PATIENCE_S, *, from_replicas: bool = False
     ) -> RedisStore:
-        """The store that holds the job's model. Raises StoreError where there is none, or another.
+        """The store with the job's model. Raises StoreError if there is none, or another model.
 
         `patience_s`, `from_replicas`: see `RedisStore`.
         """
@@ -218,9 +218,9 @@ class JobDescription(BaseModel):
     def open_source(
         self, inputs: Sequence[str | Path | InputFile] | None = None
     ) -> RawSource | DatasetSource:
-        """The examples, as a worker reads them. Raises DataError where they are not found, or are others.
+        """The examples as a worker reads them. Raises DataError if they are missing or different.
 
-        `inputs`: those of a source that was opened before; files must not have changed since.
+        `inputs`: the inputs of a source that was opened before; files must not have changed since.
         """
         for path in self.inputs:
             if not is_uri(path) and not os.path.exists(path):
@@ -256,9 +256,9 @@ class JobDescription(BaseModel):
         return source
 
     def open_stream(self, store: RedisUrl) -> StreamSource:
-        """The examples of a stream, for which user and password are those of the store.
+        """The examples of a stream, which is opened with the store's user and password.
 
-        Raises StoreError when it cannot be reached.
+        Raises StoreError if it cannot be reached.
         """
         assert self.stream is not None
         url = replace(parse_redis_url(self.stream), username=store.username, password=store.password)
@@ -266,7 +266,7 @@ class JobDescription(BaseModel):
         return StreamSource(ExampleStream(url), self.feature_spec(), bad_rows)
 
     def sample(self, source: ExampleSource | StreamSource, rows: int) -> Batch:
-        """The first rows that are learnt from."""
+        """The first rows to learn from."""
         return source.sample(rows) if isinstance(source, StreamSource) else self.sampling.sample(source, rows)
 
     def to_bytes(self) -> bytes:
@@ -274,7 +274,7 @@ class JobDescription(BaseModel):
 
     @classmethod
     def from_bytes(cls, text: bytes) -> JobDescription:
-        """Parse it. Raises StoreError when another version of this program wrote it."""
+        """Parse a description. Raises StoreError if another version of ctr wrote it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -286,16 +286,16 @@ class JobDescription(BaseModel):
 
 
 def input_bytes(inputs: Sequence[str | Path | InputFile]) -> int:
-    """The size of the input: of its files, or of a data set's shards."""
+    """The size of the input files, or of the data set."""
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
         return manifest_of(folder).bytes
     return sum(file.size for file in input_files(inputs))
 
 
 def input_digest(inputs: Sequence[str | Path | InputFile]) -> str | None:
-    """What tells raw files from others of the same size: of their `file_digests`.
+    """A digest of the `file_digests` of raw files, to detect other files of the same size.
 
-    None for a data set, which has a digest of its own, and for URIs, which name the same everywhere.
+    None for a data set, which has a digest of its own, and for URIs, which name the same file everywhere.
     """
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
         return None
@@ -306,7 +306,7 @@ def input_digest(inputs: Sequence[str | Path | InputFile]) -> str | None:
 
 
 def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
-    """The filters of a job in which these settings were chosen, by name, and the others are the defaults.
+    """The filters of a job: the chosen settings by name, and defaults.
 
     Raises ModelError for filters that a BSP job cannot have.
     """
@@ -317,14 +317,14 @@ def filters_for(consistency: Consistency, chosen: Mapping[str, Any]) -> Filters:
     wrong = [named(name) for name, value in chosen.items() if value]
     if wrong:
         raise ModelError(
-            f"{wrong[0]} does not go with bsp, where all see everything of the round before; leave it out, "
-            f"or train with {named('consistency', 'ssp')}."
+            f"{wrong[0]} does not go with bsp, where every worker sees all updates of the previous round; "
+            f"leave it out, or train with {named('consistency', 'ssp')}."
         )
     return Filters()
 
 
 def absolute(inputs: Sequence[str | Path | InputFile]) -> tuple[str, ...]:
-    """A data set, or all raw files one by one, as workers that run elsewhere on the machine find them."""
+    """The absolute path or URI of a data set, or of each raw file, for workers in other folders."""
     if isinstance(folder := inputs[0], str | Path) and is_dataset(folder):
         return (str(folder) if is_uri(str(folder)) else os.path.abspath(folder),)
     return tuple(file.location for file in input_files(inputs))

@@ -1,4 +1,4 @@
-"""`SspWorker`: trains the data shards that it claims, ahead of others as far as staleness allows.
+"""`SspWorker`: trains the data shards that it claims, ahead of others up to the staleness bound.
 
 Method: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS
 2013).
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 from ctr.features import ExampleSource
 from ctr.features.threads import Background
-from ctr.learn import Learner, Timings
+from ctr.learn import Timings
 from ctr.ps import ClockGate, JobBoard, Outcome, PackedPush, Pulled, RedisSessions
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from ctr.workers.description import JobDescription
@@ -23,7 +23,7 @@ from ctr.workers.timing import Polling, Reports
 
 _POLL_S = 0.002
 _IDLE_S, _LONGEST_IDLE_S = 0.05, 0.5
-_REPLICAS_WAIT_S = 5.0  # more than a failover takes
+_REPLICAS_WAIT_S = 5.0  # longer than a failover
 _MOST_UNSENT = 2  # pushes
 
 
@@ -40,18 +40,19 @@ class _Ready:
 class SspWorker:
     """One worker of a job; `run` returns when there is nothing left to do.
 
-    While a chunk trains, the thread `puller` claims, begins and pulls the next one, `sender` sends the push
-    of the one before and publishes that it has arrived, and the reader's reads and de-duplicates the one
-    after. What they share is in `ClaimedShards` and `RedisSessions`, each with a lock. So it goes on from one
-    data shard to the next: with the last chunk of one, the next is claimed.
+    While a chunk trains, the thread `puller` claims and pulls the next one, `sender` sends the push of the
+    previous one and announces its arrival, and the reader's thread reads and de-duplicates the one after.
+    They share `ClaimedShards` and `RedisSessions`, each with a lock. The next data shard is claimed with the
+    last chunk of the current one, so training continues without a pause.
     """
 
     def __init__(
         self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
     ) -> None:
         self.learner = job.learner()
+        self.learners = [self.learner]
         self.examples = 0
-        """Trained here, of chunks that are in the store and that the board knows of."""
+        """Examples of chunks that are in the store and announced on the board."""
         self._timings = Timings()
         self._board = board
         self._source = source
@@ -59,17 +60,15 @@ class SspWorker:
         self._plan = job.plan()
         self._sessions = sessions
         self._worker_id = ""
-        self._chunk_s = 0.0  # that training the last one took
+        self._chunk_s = 0.0  # the training time of the last chunk
         self._awaited: object = None
-        """What it waits for, as it was when it last asked whether it may go on."""
+        """The state of what it waits for, when it last polled."""
         self._failed = False
         self._stopping: Callable[[], bool] = lambda: False
         self._reports = Reports(lambda: b"", lambda _: None)
 
     def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
-        """Work until the job is over or `stopping`; False when the worker has expired and has to register
-        anew.
-        """
+        """Work until the job is over or `stopping`; False if its lease expired and it must register again."""
         self._worker_id, self._stopping, self._reports = worker, stopping, reports
         reading = ShardReader(self._source, self._job.sampling, self._plan, self._timings)
         with reading as reader, Background("sender") as sender, Background("puller") as puller:
@@ -77,7 +76,7 @@ class SspWorker:
             try:
                 return self._work(shards, puller, sender)
             except BaseException:
-                # So that the puller does not wait for others, who may wait for this worker; nor the sender.
+                # Keeps puller and sender from waiting for workers that may wait for this one.
                 self._failed = True
                 self._sessions.close()
                 raise
@@ -88,7 +87,7 @@ class SspWorker:
             if claimable and self._train_all(shards, puller, sender):
                 idle = False
                 continue
-            if not idle:  # the next checkpoint does not ask whoever has nothing in work
+            if not idle:  # the next checkpoint does not ask idle workers
                 idle, polling = True, Polling(shortest_s=_IDLE_S, longest_s=_LONGEST_IDLE_S)
                 self._reports.send()
             gate = self._board.queue.gate(self._worker_id)
@@ -102,11 +101,11 @@ class SspWorker:
             if not self._sessions.replicated:
                 self._sessions.wait_replicated()
             self._timings.wait += polling.pause()
-            claimable = gate.working < self._plan.shards - gate.finished  # as when somebody has died
+            claimable = gate.working < self._plan.shards - gate.finished  # as when a worker has died
         return True
 
     def _await_replicas(self) -> None:
-        """Stay until replicas have what was pushed, for a while: who else should send it again?"""
+        """Wait a while until replicas have the pushes, as no other worker could send them again."""
         deadline, polling = perf_counter() + _REPLICAS_WAIT_S, Polling(shortest_s=_IDLE_S)
         while not self._sessions.replicated and perf_counter() < deadline:
             self._timings.wait += polling.pause()
@@ -114,50 +113,38 @@ class SspWorker:
 
     @property
     def progress(self) -> object:
-        """Changes as long as it gets on, or those do that it waits for."""
+        """Changes as long as this worker, or those it waits for, make progress."""
         return self.examples, self._awaited, self._source.blocks_read
 
-    @property
-    def learners(self) -> list[Learner]:
-        """What has evaluated its predictions."""
-        return [self.learner]
-
     def report(self) -> WorkerReport:
-        """What was done so far."""
-        return WorkerReport(
-            progressive=self.learner.progressive,
-            later_passes=self.learner.later_passes,
-            examples=self.examples,
-            timings=replace(self._timings, push=self._timings.push + self._sessions.send_s),
-            counts=self._sessions.counts,
-            admissions=self.learner.admissions,
-            sent_again=self._sessions.resent,
-            bad_rows=self._source.bad_rows,
+        """The work so far."""
+        return WorkerReport.of_learner(
+            self.learner, self.examples, self._timings, self._sessions.counts, self._source.bad_rows
         )
 
     def _train_all(self, shards: ClaimedShards, puller: Background, sender: Background) -> bool:
-        """Train what there is to claim, each chunk pulled while the one before trains; False if nothing is.
+        """Train all data shards that can be claimed, pulling each chunk while the previous one trains.
 
-        Then everything has been pushed, and this worker has no data shard in work any more.
+        Afterwards everything has been pushed, and this worker has no data shard. False if there was none.
         """
         ready: _Ready | None = None
         sending: deque[Future[None]] = deque()
         while True:
-            # Asked for before: its last push may arrive while the board has nothing to claim, and
-            # only a claim of who has nothing in work ends its clock, for which the others wait.
-            any_in_work = bool(shards.by_number)
+            # Read before claiming: the last push may arrive while the board has nothing to claim, and only a
+            # claim without a data shard ends this worker's clock, for which the others wait.
+            has_shards = bool(shards.by_number)
             pulling = puller.submit(self._next, shards, sender, ahead=ready is not None)
             if ready is not None:
                 sending.append(self._train(shards, ready, sender))
-            asked = perf_counter()
+            waiting = perf_counter()
             while sending and (len(sending) > _MOST_UNSENT or sending[0].done()):
                 sending.popleft().result()
             following = pulling.result()
-            self._timings.wait += perf_counter() - asked
+            self._timings.wait += perf_counter() - waiting
             if isinstance(following, _Ready):
                 ready = following
             elif following is NoChunk.END and ready is not None:
-                ready = None  # nothing trains any more: now it may have any data shard
+                ready = None  # nothing trains any more, so it may claim any data shard
             else:
                 ready, settling = None, perf_counter()
                 while sending:
@@ -167,10 +154,10 @@ class SspWorker:
                 if following is NoChunk.PAUSE:
                     self._wait_out_pause(shards)
                 elif following is not NoChunk.SETTLE:
-                    return any_in_work
+                    return has_shards
 
     def _train(self, shards: ClaimedShards, ready: _Ready, sender: Background) -> Future[None]:
-        """Train a chunk, and have what that adds sent."""
+        """Train a chunk, and submit its push."""
         started = perf_counter()
         shard, number, chunk = ready.next.shard, ready.next.number, ready.next.chunk
         pass_ = self._plan.pass_of(shard.number)
@@ -199,7 +186,7 @@ class SspWorker:
         push: PackedPush,
         report: Callable[[], object],
     ) -> None:
-        """Send a chunk's push, and publish that it has arrived; `report` is due then."""
+        """Send a chunk's push and announce its arrival, then call `report`."""
         sender.require_sound()
         shard, number = trained.next.shard, trained.next.number
         if not shard.session.send(push):
@@ -211,7 +198,7 @@ class SspWorker:
         report()
 
     def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:
-        """The next chunk with its weights, as soon as it may be begun; `ahead`: while another trains."""
+        """The next chunk with its weights, as soon as it may start; `ahead`: while another trains."""
         chunk = shards.next_chunk(ahead=ahead)
         if isinstance(chunk, NoChunk):
             return chunk
@@ -219,17 +206,17 @@ class SspWorker:
         while True:
             gate = shards.gate or shards.announce(chunk.shard)
             self._awaited = None if gate is None else gate.awaited(paused=False)
-            no_chunk = self._obstacle(gate, shards, clock)
-            if no_chunk is not None:
+            obstacle = self._obstacle(gate, shards, clock)
+            if obstacle is not None:
                 shards.put_back = chunk
-                return no_chunk
+                return obstacle
             assert gate is not None
             least = clock if gate.least_clock is None or gate.working == 1 else gate.least_clock
             if self._job.bound is None or least >= clock - self._job.bound:
                 break
-            sender.require_sound()  # or this worker would wait for itself
+            sender.require_sound()  # if the sender has failed, this worker would wait for itself
             polling.pause()
-            if shards.pushed_clock >= clock - self._job.bound:  # else its own push will ask, when it arrives
+            if shards.pushed_clock >= clock - self._job.bound:  # else the arrival of its own push polls
                 shards.announce(chunk.shard)
         started = perf_counter()
         pulled = chunk.shard.session.pull(chunk.chunk.slots, clock, least)
@@ -238,7 +225,7 @@ class SspWorker:
         return _Ready(chunk, pulled, clock, max(gate.working, 1))
 
     def _obstacle(self, gate: ClockGate | None, shards: ClaimedShards, clock: int) -> NoChunk | None:
-        """Why the chunk of this clock must not be begun now."""
+        """Why the chunk of this clock must not start now."""
         if gate is None or shards.any_withdrawn():
             return NoChunk.SETTLE
         if not self._goes_on(gate):
@@ -246,14 +233,14 @@ class SspWorker:
         return NoChunk.PAUSE if gate.pause is not None and clock >= gate.pause else None
 
     def _goes_on(self, gate: ClockGate) -> bool:
-        """Whether the job does, and this worker with it."""
+        """Whether the job continues, and this worker with it."""
         return gate.live and gate.state == "running" and not self._stopping() and not self._failed
 
     def _wait_out_pause(self, shards: ClaimedShards) -> None:
-        """Publish that everything is in the store, and wait until the pause is over."""
+        """Announce that everything is in the store, and wait until the pause is over."""
         assert shards.put_back is not None
         started, polling = perf_counter(), Polling(shortest_s=_POLL_S)
-        published = None
+        announced = None
         while (
             (gate := shards.announce(shards.put_back.shard))
             and self._goes_on(gate)
@@ -261,9 +248,9 @@ class SspWorker:
             and gate.pause <= shards.clock
         ):
             self._awaited = gate.awaited(paused=True)
-            if published != gate.pause:
-                published = gate.pause
+            if announced != gate.pause:
+                announced = gate.pause
                 self._reports.send()
-                self._board.report(f"paused:{self._worker_id}", b"%d" % published)
+                self._board.report(f"paused:{self._worker_id}", b"%d" % announced)
             polling.pause()
         self._timings.wait += perf_counter() - started

@@ -1,4 +1,4 @@
-"""`StreamWorker`: trains the lanes of a stream that it claims, for as long as the job runs."""
+"""`StreamWorker`: trains the lanes of a stream that it claims, as long as the job runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr.features import Chunk
 from ctr.features.batches import localize
-from ctr.learn import Learner, Timings
+from ctr.learn import Timings
 from ctr.model import chunk_margins, probabilities_of
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
@@ -33,28 +33,29 @@ class _Lane:
 
     session: RedisSession
     next: int
-    """The number of the chunk that is trained next."""
+    """The number of the next chunk to train."""
 
 
 class StreamWorker:
     """One worker of a job whose examples never end.
 
-    A lane is a data shard, and a chunk's number in its lane is that of its push. So the watermark of a
-    partition is the position in the stream up to which it has learnt, and changes with it in one transaction:
-    whoever claims the lane after this worker reads on from there. Live workers share the lanes equally.
+    A lane is a data shard, and the number of a chunk in its lane is the number of its push. So the watermark
+    of a partition is its position in the stream, and changes in the transaction of the push: the next worker
+    that claims the lane continues from there. Live workers share the lanes equally.
 
-    While chunks train, the next ones are read and hashed on a thread of their own.
+    While chunks train, another thread reads and hashes the next ones.
     """
 
     def __init__(
         self, board: JobBoard, sessions: RedisSessions, source: StreamSource, job: JobDescription
     ) -> None:
         self.learner = job.learner()
+        self.learners = [self.learner]
         self.examples = 0
-        """Trained here, of chunks that are in the store and that the board knows of."""
+        """Examples of chunks that are in the store and announced on the board."""
         self._board, self._sessions, self._source = board, sessions, source
         self._optimizer = job.optimizer_in(0)
-        self._begin_with = job.stream_from
+        self._first_chunks = job.stream_from
         self._timings = Timings()
         self._worker_id = ""
         self._clock = 0
@@ -62,16 +63,11 @@ class StreamWorker:
 
     @property
     def progress(self) -> object:
-        """Changes as long as it gets on, or asks whether there is something to train."""
+        """Changes as long as it trains, or polls the stream."""
         return self.examples, self._source.blocks_read
 
-    @property
-    def learners(self) -> list[Learner]:
-        """What has evaluated its predictions."""
-        return [self.learner]
-
     def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
-        """Work until the job is over or `stopping`; False when the worker has to register anew."""
+        """Work until the job is over or `stopping`; False if the worker must register again."""
         self._worker_id, self._lanes = worker, {}
         polling, reading = _polling(), Future[list[StreamExamples]]()
         reading.set_result([])
@@ -83,13 +79,14 @@ class StreamWorker:
                 if gate.state != "running":
                     break
                 self._share_lanes(gate)
-                started, positions = perf_counter(), self._positions()
-                examples = [each for each in reading.result() if positions.get(each.lane) == each.number]
+                started = perf_counter()
+                positions = {number: lane.next for number, lane in self._lanes.items()}
+                chunks = [chunk for chunk in reading.result() if positions.get(chunk.lane) == chunk.number]
                 self._timings.read += perf_counter() - started
-                if examples:
-                    ahead = {each.lane: each.number + 1 for each in examples}
+                if chunks:
+                    ahead = {chunk.lane: chunk.number + 1 for chunk in chunks}
                     reading = reader.submit(self._source.read, positions | ahead)
-                    self._train_all(examples, gate.working)
+                    self._train_all(chunks, gate.working)
                     reports.due()()
                     polling = _polling()
                 else:
@@ -102,23 +99,13 @@ class StreamWorker:
         return True
 
     def report(self) -> WorkerReport:
-        """What was done so far."""
-        return WorkerReport(
-            progressive=self.learner.progressive,
-            later_passes=self.learner.later_passes,
-            examples=self.examples,
-            timings=replace(self._timings, push=self._timings.push + self._sessions.send_s),
-            counts=self._sessions.counts,
-            admissions=self.learner.admissions,
-            sent_again=self._sessions.resent,
-            bad_rows=self._source.bad_rows,
+        """The work so far."""
+        return WorkerReport.of_learner(
+            self.learner, self.examples, self._timings, self._sessions.counts, self._source.bad_rows
         )
 
-    def _positions(self) -> dict[int, int]:
-        return {number: lane.next for number, lane in self._lanes.items()}
-
     def _share_lanes(self, gate: ClockGate) -> None:
-        """Claim lanes, or release some, until this worker has its share of them."""
+        """Claim or release lanes until this worker has its share."""
         share = -(-LANES // max(gate.workers, 1))
         while len(self._lanes) > share:
             self._release(max(self._lanes))
@@ -127,7 +114,7 @@ class StreamWorker:
             if claim is None:
                 return
             session = self._sessions.begin(claim.shard)
-            self._lanes[claim.shard] = _Lane(session, max(session.first, self._begin_with[claim.shard]))
+            self._lanes[claim.shard] = _Lane(session, max(session.first, self._first_chunks[claim.shard]))
             self._clock = max(self._clock, claim.clock)
 
     def _release(self, number: int) -> None:
@@ -136,14 +123,14 @@ class StreamWorker:
             self._board.queue.advance(self._worker_id, number, lane.next, self._clock)
         self._board.queue.release(self._worker_id, number)
 
-    def _train_all(self, examples: Sequence[StreamExamples], workers: int) -> None:
-        for each in examples:
-            lane = self._lanes.get(each.lane)
-            if lane is not None and lane.next == each.number and not self._train(lane, each, workers):
-                self._release(each.lane)  # another worker's by now, or to be begun again
+    def _train_all(self, chunks: Sequence[StreamExamples], workers: int) -> None:
+        for chunk in chunks:
+            lane = self._lanes.get(chunk.lane)
+            if lane is not None and lane.next == chunk.number and not self._train(lane, chunk, workers):
+                self._release(chunk.lane)  # it belongs to another worker by now, or must be begun again
 
     def _train(self, lane: _Lane, examples: StreamExamples, workers: int) -> bool:
-        """Train one chunk and push what that adds; False if the lane is not this worker's any more."""
+        """Train one chunk and push the update; False if the lane no longer belongs to this worker."""
         session, number = lane.session, examples.number
         if len(examples.batch):
             chunk = localize(examples.batch)
@@ -177,12 +164,12 @@ class StreamWorker:
 
 
 def weighted_for_late_clicks(chunk: Chunk, state: Float32, optimizer: Optimizer) -> Chunk:
-    """The chunk, with weights for rows that were clicked and are in the stream twice.
+    """The chunk, weighted for clicked rows that are in the stream twice.
 
-    Such a row comes without a click when it is served, and with one when that has come. By what the model
-    predicts, p, a click weighs 1 + p and a row without one (1 - p)(1 + p); then the loss is, in expectation,
-    that of rows whose labels are known at once. Method: fake negative weighted, Ktena et al., "Addressing
-    Delayed Feedback for Continuous Training with Neural Networks in CTR prediction" (RecSys 2019).
+    Such a row arrives without a click when it is served, and again with the click. With the model's
+    prediction p, a clicked row weighs 1 + p and any other (1 - p)(1 + p); the expected loss is then that of
+    rows whose labels are known at once. Method: fake negative weighted, Ktena et al., "Addressing Delayed
+    Feedback for Continuous Training with Neural Networks in CTR prediction" (RecSys 2019).
     """
     assert chunk.labels is not None
     p = probabilities_of(chunk_margins(chunk, optimizer.weights(state)))

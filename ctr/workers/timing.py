@@ -1,4 +1,4 @@
-"""When a worker renews its lease, counts as stalled, looks at the board again, and reports."""
+"""When a worker renews its lease, counts as stalled, polls the board, and reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOST_PART = 8
 
 
 class Heartbeat:
-    """Calls `beat` every so often, on a thread of its own, until the `with` block is left.
+    """Calls `beat` at intervals, on a thread of its own, until the `with` block ends.
 
-    `failure` is what it raised, after which it is not called any more.
+    `failure`: the exception that `beat` raised; then it is not called any more.
     """
 
     def __init__(self, every_s: float, beat: Callable[[], object]) -> None:
@@ -38,22 +38,22 @@ class Heartbeat:
         try:
             while not self._over.wait(self._every_s):
                 self._beat()
-        except BaseException as error:  # noqa: BLE001  (looked at by whoever works)
+        except BaseException as error:  # noqa: BLE001  (the worker looks at it)
             self.failure = error
 
 
 class StallWatch:
-    """Of one worker that has started up; `seconds` is to be asked now and then."""
+    """Watches the progress of a running worker; call `seconds` regularly."""
 
     def __init__(self, longest_s: float, progress: Callable[[], object]) -> None:
-        """`progress` returns something that changes as the worker gets on, or those do that it waits for."""
+        """`progress` returns a value that changes as the worker, or those it waits for, make progress."""
         self._longest_s = longest_s
         self._progress = progress
         self._seen = progress()
         self._since = monotonic()
 
     def seconds(self) -> float:
-        """How long nothing has changed, once that is too long; 0 before."""
+        """The seconds without progress, if there are too many; else 0."""
         now, seen = monotonic(), self._progress()
         if seen != self._seen:
             self._seen, self._since = seen, now
@@ -62,21 +62,21 @@ class StallWatch:
 
 
 class Polling:
-    """Pauses of a twenty-fifth of what is waited for, on average: it is seen late by half of that.
+    """Pauses of a twenty-fifth of the time waited for, on average; the delay is half of that.
 
-    They grow with the time waited so far, and are random: of many who wait for one thing, each asks at a
-    moment of its own.
+    Pauses grow with the time waited so far, and are random, so that several waiting workers poll at different
+    moments.
     """
 
     def __init__(self, expected_s: float = 0.0, *, shortest_s: float, longest_s: float = 0.05) -> None:
-        """`expected_s` is what it takes, as far as is known."""
+        """`expected_s`: the expected time to wait; 0: unknown."""
         self._expected_s = expected_s
         self._shortest_s = shortest_s
         self._longest_s = longest_s
         self._since = perf_counter()
 
     def pause(self) -> float:
-        """Wait a little; the seconds."""
+        """Wait a little; returns the seconds."""
         waited = perf_counter() - self._since
         seconds = min(max(self._expected_s, waited) / _POLLING_PART, self._longest_s)
         seconds = max(seconds, self._shortest_s) * uniform(0.5, 1.5)
@@ -85,17 +85,17 @@ class Polling:
 
 
 class Reports:
-    """When a worker reports what it did so far: where the coordinator waits for it, and now and then.
+    """Sends a worker's reports: when the coordinator waits for one, and from time to time.
 
-    The histograms of metrics are large, and all that the latter serves is what a worker leaves that dies. So
-    that is lacking no more than an eighth of its work, and half a minute.
+    The latter are large, and needed only if the worker dies. They are so rare that a dead worker's last
+    report lacks up to an eighth of its work, and at most half a minute.
     """
 
     def __init__(self, report: Callable[[], bytes], send: Callable[[bytes], object]) -> None:
-        """`report` gives what was done so far, and `send` sends that to the coordinator."""
+        """`report` returns a report on the work so far; `send` sends it to the coordinator."""
         self._report = report
         self._send = send
-        self._began = self._sent = perf_counter()
+        self._started = self._sent = perf_counter()
 
     def send(self) -> None:
         """Report now."""
@@ -103,12 +103,12 @@ class Reports:
         self._sent = perf_counter()
 
     def send_if_due(self) -> None:
-        """Report if it is time again."""
+        """Report if a report is due."""
         self.due()()
 
     def due(self) -> Callable[[], object]:
-        """If it is time again, what sends what was done so far: to be called when that is in the store."""
-        part = (self._sent - self._began) / _LOST_PART
+        """A function that sends a report if one is due; call it when the work so far is in the store."""
+        part = (self._sent - self._started) / _LOST_PART
         if perf_counter() - self._sent <= min(max(part, _LEAST_S), _MOST_S):
             return lambda: None
         self._sent = perf_counter()

@@ -1,4 +1,4 @@
-"""`take_part`: one worker, from joining a job to its report; what `ctr worker` runs."""
+"""`take_part`: runs one worker, from joining a job to its report."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from ctr.workers.stream_worker import StreamWorker
 from ctr.workers.timing import Heartbeat, Reports, StallWatch
 
 FAILURE_REPORT_S = 2.0
-"""How long a process that has failed tries to report it to the others."""
+"""How long a failed process tries to report its failure."""
 PUSH_WRAPPER = "CTR_PUSH_WRAPPER"
 """Environment variable, for tests: a `Wrap` as `module:function`."""
 Wrap = Callable[[RedisStore, str], SendPacked]
-"""Gets the store and the name of its worker, and gives what the worker pushes with."""
+"""Takes the store and the name of its worker, and returns the function that the worker pushes with."""
 
 _BEATS = 5  # in the time of a lease
 _SOME_BITS = 22  # the kernels are the same for all up to 32
@@ -54,14 +54,15 @@ def take_part(
     stop: Event,
     wrap: Wrap | None = None,
 ) -> WorkerReport:
-    """Work on the job of the model that `url` names until it is over, or until `stop` is set.
+    """Work on the job of the model that `url` names until the job is over or `stop` is set.
 
-    `job_id` makes sure that it is that job; `lease_s` is the job's unless it is given; `wrap` gives what the
-    worker pushes with, None: `RedisStore.push_packed`, or what the environment names. Raises StoreError when
-    there is no such job, when it has failed, or the store fails. What goes wrong at work ends the whole job,
-    as every worker would meet it; but not what goes wrong before, such as input that is not found, nor that
-    which a worker meets whose lease has run out: then it was the only one. Lost pushes end it all the same:
-    others miss them, too, if there are any.
+    `job_id`: the job must have this id. `lease_s`: None: the job's. `wrap`: returns the function that the
+    worker pushes with; None: `RedisStore.push_packed`, or the wrapper that the environment names.
+
+    Raises StoreError if there is no such job, if it has failed, or if the store fails. An error at work ends
+    the whole job, as every worker would meet it. An error before that, such as missing input, does not; nor
+    does an error of a worker whose lease has run out, as the others went on without it. Lost pushes always
+    end the job, as the others lack them, too.
     """
     with closing(JobBoard(url, lease_s=lease_s)) as board:
         on_board = board.job(job_id)
@@ -74,14 +75,14 @@ def take_part(
         source = job.open_source() if job.stream is None else job.open_stream(url)
         with (
             closing(job.join_store(url)) as store,
-            closing(_Member(board, on_board, job, source, store, wrap or _pushing)) as member,
+            closing(_Member(board, on_board, job, source, store, wrap or _push_function)) as member,
         ):
             member.work(stop)
             return member.report()
 
 
 def warm_up_worker() -> None:
-    """Load from the cache what a worker needs of a job with the default optimizer on hashed categories."""
+    """Load the kernels from the cache for a job with the default optimizer and hashed categories."""
     warm_up_requests(_SOME_BITS)
     example = Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
     warm_up(example, _SOME_BITS, choose_optimizer({}), Learner(1.0))
@@ -90,9 +91,9 @@ def warm_up_worker() -> None:
 def sessions_of(
     job: JobDescription, store: RedisStore, job_id: str, push: SendPacked | None = None
 ) -> RedisSessions:
-    """A worker's sessions. In rounds, it must see just what all ranks have pushed: nothing is filtered.
+    """A worker's sessions. A BSP worker filters nothing, as it must see exactly what all ranks have pushed.
 
-    `push` is what pushes go through, if it is not the store's own method.
+    `push`: the function to push with; None: the store's own method.
     """
     if job.ranks:
         return RedisSessions(store, job_id, push=push)
@@ -106,15 +107,15 @@ def sessions_of(
     )
 
 
-def _pushing(store: RedisStore, worker: str) -> SendPacked:
-    """What a worker pushes with."""
+def _push_function(store: RedisStore, worker: str) -> SendPacked:
+    """The function that a worker pushes with."""
     name = os.environ.get(PUSH_WRAPPER)
     push: SendPacked = resolve_name(name)(store, worker) if name else store.push_packed
     return push
 
 
 class _Member:
-    """One worker of a job, by a name of its own: containers may share host names and numbers."""
+    """One worker of a job, with a unique name, as containers may share host names and process ids."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class _Member:
         self._sessions.close()
 
     def work(self, stop: Event) -> None:
-        """Register, work, report and leave; register again after its lease expired."""
+        """Register, work, report and leave; register again when the lease expires."""
         board, over, end = self._board, False, ""
         reports = Reports(lambda: self.report().to_bytes(), partial(board.report, f"result:{self._name}"))
         while not over:
@@ -160,7 +161,7 @@ class _Member:
                     )
                     if over:
                         reports.send()
-                        view = board.look(shards=False)  # while this worker is here, the job is, too
+                        view = board.look(shards=False)  # the job exists as long as this worker is registered
                         end = f"the job has failed: {view.message}" if view.state == "failed" else ""
                 if heart.failure is not None:
                     raise heart.failure
@@ -172,10 +173,12 @@ class _Member:
             raise StoreError(end)
 
     def report(self) -> WorkerReport:
-        """What was done so far, and what that took of the store."""
-        store = self._store
+        """The work so far, and what it took of the store."""
+        store, report = self._store, self._worker.report()
         return replace(
-            self._worker.report(),
+            report,
+            timings=replace(report.timings, push=report.timings.push + self._sessions.send_s),
+            sent_again=self._sessions.resent,
             bytes_sent=store.traffic.sent,
             bytes_received=store.traffic.received,
             troubles=store.troubles,
@@ -184,25 +187,26 @@ class _Member:
         )
 
     def _leave_with(self, error: BaseException, worker_id: str) -> None:
-        """Leave because of an error, which is the job's if others have not gone on without this worker."""
+        """Leave because of an error, which ends the job unless others have gone on without this worker."""
         url, seconds = self._store.url, FAILURE_REPORT_S
         with (
             suppress(CtrError),  # the store may be away
             closing(JobBoard(url, timeout_s=seconds, patience_s=seconds)) as board,
         ):
             board.job(self._on_board.id, self._on_board.launch)
-            everybodys = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
-            if isinstance(error, CtrError) and everybodys:
+            ends_job = isinstance(error, LostPushesError) or board.leases.heartbeat(worker_id)
+            if isinstance(error, CtrError) and ends_job:
                 report_failure(board, self._name, error)
             board.leases.expire(worker_id)
 
     def _heartbeat(self, worker_id: str, watch: StallWatch) -> None:
         stalled_s = watch.seconds()
         if stalled_s:
-            # The others go on with what it had. Should it wake up, its next gate says that it has expired.
+            # The others take over its work. If it wakes up, its next gate tells it that its lease has
+            # expired.
             self._board.leases.expire(worker_id)
             report_stall(self._board, host(), stalled_s)
             return
         progress = progress_report(self._worker.examples, self._worker.learners, self._store.saturations)
-        # An expired worker learns it at its next gate.
+        # If the lease has expired, the worker learns that at its next gate.
         self._board.leases.heartbeat(worker_id, (f"life:{worker_id}", progress))

@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_before_a_job_begins(frame: Any, model: ctr.Model)
         ctr.spark.transform(frame, SPEC, keep=["ids"])
     with pytest.raises(DataError, match="'slots' is a column of the result"):
         ctr.spark.transform(frame.withColumnRenamed("id", "slots"), SPEC, keep=["slots"])
-    with pytest.raises(DataError, match="a column 'probability' already"):
+    with pytest.raises(DataError, match="already has a column 'probability'"):
         ctr.spark.predict(frame.withColumnRenamed("id", "probability"), model)
     learns = SPEC.replace("transform: log", "transform: quantiles, buckets: 3")
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_a_wrong_value_names_its_column(frame: Any, session: Any) -> None:
 def test_a_frame_is_staged_and_trained_on(frame: Any, session: Any, tmp_path: Path) -> None:
     words: dict[str, Any] = {"store": "embedded://?shards=1", "staging": tmp_path, "workers": 2}
     if "connect" in type(session).__module__:
-        with pytest.raises(EngineError, match="is one of Spark Connect, which runs no workers"):
+        with pytest.raises(EngineError, match="uses Spark Connect, which cannot run workers"):
             ctr.spark.train(frame, SPEC, **words)
     else:
         model = ctr.spark.train(frame, SPEC, alpha=0.5, **words)

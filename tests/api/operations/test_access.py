@@ -86,7 +86,7 @@ def test_tokens_and_labels(
             assert problem in refused.json()["detail"]
         wrong_label = client.post("/v1/models/..%2Fx", json={"version": version}, headers=bearer(ADMIN))
         assert wrong_label.status_code == 409
-        assert "is no label" in wrong_label.json()["detail"]
+        assert "is not a label" in wrong_label.json()["detail"]
         assert (
             client.post("/v1/models/stable", content=b"x" * 10**6, headers=bearer(ADMIN)).status_code == 422
         )

@@ -203,7 +203,7 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         (("--model", models[0], "--registry", "x"), "give one: the folder of a model with --model"),
         (("--model", models[0], "--canary", "5%"), "--canary is a share for a version of a registry"),
         (("--registry", "x", "--canary", "five"), "'five' is no share of the requests"),
-        (("--registry", registry.place, "--label", "best"), "there is no label best (there is stable)"),
+        (("--registry", registry.place, "--label", "best"), "there is no label best (labels: stable)"),
     ):
         ended = cli("serve", "--port", 0, *words)
         assert ended.code in (1, 2)

@@ -72,9 +72,9 @@ def test_a_server_that_was_killed(tmp_path: Path) -> None:
     server = ForkServer.start()
     job = run(server, tmp_path, "synth", "--rows", 10**9, "--out", "clicks.tsv")
     os.kill(parent(job.pid), signal.SIGKILL)
-    wait_for(lambda: server.over)
+    wait_for(lambda: server.has_ended)
     assert job.poll() is None
-    with pytest.raises(CtrError, match="no worker process could be started: what starts them has ended"):
+    with pytest.raises(CtrError, match="no worker process could be started: the fork server has ended"):
         run(server, tmp_path, "synth", "--help")
     job.kill()
     assert job.wait(60) == -9

@@ -76,14 +76,14 @@ def test_versions_and_labels(place: str, models: list[Path]) -> None:
     rows = [{"site": "a"}, {"site": "c"}]
     np.testing.assert_array_equal(registry.load(ids[1]).predict(rows), load_model(models[1]).predict(rows))
     assert registry.rollback("stable") == ids[0]
-    with pytest.raises(ModelError, match="there is none from before; label another"):
+    with pytest.raises(ModelError, match="has no earlier version; label another"):
         registry.rollback("stable")
-    with pytest.raises(ModelError, match="has the label stable; have that point to another"):
+    with pytest.raises(ModelError, match="has the label stable; point that to another"):
         registry.remove("stable")
     registry.publish(models[2], ["stable"])
     assert registry.remove(ids[0]) == ids[0]
     assert {each.id for each in registry.versions()} == set(ids[1:])
-    with pytest.raises(ModelError, match="there is none from before"):
+    with pytest.raises(ModelError, match="has no earlier version"):
         registry.rollback("stable")  # to one that was removed
     with pytest.raises(ModelError, match=f"there is no version {ids[0]}; was it removed"):
         registry.load(ids[0])
@@ -91,14 +91,14 @@ def test_versions_and_labels(place: str, models: list[Path]) -> None:
 
 def test_what_is_wrong_is_said(place: str, models: list[Path], tmp_path: Path) -> None:
     registry = Registry(place)
-    with pytest.raises(ModelError, match=r"there is no label stable \(there is none\)"):
+    with pytest.raises(ModelError, match=r"there is no label stable \(labels: none\)"):
         registry.version_of("stable")
     with pytest.raises(ModelError, match="there is no label stable"):
         registry.rollback("stable")
     with pytest.raises(ModelError, match="stable: there is no such version; `ctr models list`"):
         registry.label("new", "stable")
     for wrong in ("", "a b", "../x", "0ab", "abcdef12"):
-        with pytest.raises(ModelError, match="is no label"):
+        with pytest.raises(ModelError, match="is not a label"):
             registry.publish(models[0], [wrong])
     assert registry.versions() == []
     registry.init()
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said(place: str, models: list[Path], tmp_path: Path) -
     assert registry.versions() == []
     registry.publish(models[0], ["stable"])
     registry._storage.write("labels.json", b"{")
-    with pytest.raises(ModelError, match=r"labels\.json: is not what ctr writes there"):
+    with pytest.raises(ModelError, match=r"labels\.json: is damaged"):
         registry.labels()
     with pytest.raises(ModelError, match=r"labels\.json"):
         registry.publish(models[1], ["stable"])
@@ -143,7 +143,7 @@ def test_a_version_that_is_torn_is_not_loaded(tmp_path: Path, models: list[Path]
 def test_a_disk_that_refuses(tmp_path: Path, models: list[Path]) -> None:
     registry = Registry(tmp_path / "file")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="file: is no registry"):
+    with pytest.raises(ModelError, match="file: is not a registry"):
         registry.publish(models[0])
     with pytest.raises(ModelError, match="the registry cannot be written"):
         registry.init()
@@ -153,7 +153,7 @@ def test_nothing_is_written_into_the_mount_point_of_what_is_away(tmp_path: Path,
     mount_point = tmp_path / "mount"
     mount_point.mkdir()
     for place, problem in (
-        (mount_point, "is no registry"),
+        (mount_point, "is not a registry"),
         (mount_point / "registry", "there is no registry, and .*/mount is empty"),
         (mount_point / "team/registry", "there is no folder .*/mount/team"),
     ):
@@ -185,7 +185,7 @@ def test_places() -> None:
     assert parse_place("models") == ("models", [])
     assert parse_place("s3://user@host/models") == ("s3://user@host/models", [])
     assert parse_place("s3://bucket/models@stable,canary") == ("s3://bucket/models", ["stable", "canary"])
-    with pytest.raises(ModelError, match="'' is no label"):
+    with pytest.raises(ModelError, match="'' is not a label"):
         parse_place("models@")
 
 
