@@ -146,7 +146,7 @@ def _parameter(
         names = setting.options or ((f"--{name.replace('_', '-')}",) if kind is bool else ())
         shown = typer.Option(
             *names,
-            metavar=setting.metavar,
+            metavar="" if kind in (bool, bool | None) else setting.metavar,
             help=setting.text,
             rich_help_panel=setting.group,
             show_default=setting.show_default,
