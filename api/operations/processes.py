@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from threading import Thread
 from time import monotonic
 from types import FrameType
 
@@ -52,6 +53,8 @@ class _Processes:
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
+        self._lifeline_reader, self._lifeline_writer = os.pipe()
+        """Nothing is written to it: its end tells the processes that this one has ended, however it did."""
 
     def run(self) -> None:
         handlers = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
@@ -85,6 +88,8 @@ class _Processes:
         """In the new process: work, then end it."""
         code = 1
         try:
+            os.close(self._lifeline_writer)
+            Thread(target=self._stop_with_parent, name="lifeline", daemon=True).start()
             signal.set_wakeup_fd(-1)
             for handled in (*_SIGNALS, signal.SIGCHLD):
                 signal.signal(handled, signal.SIG_DFL)
@@ -98,6 +103,10 @@ class _Processes:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(code)
+
+    def _stop_with_parent(self) -> None:
+        os.read(self._lifeline_reader, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _wait(self) -> None:
         """Wait until a process accepts requests or ends, or a signal arrives."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from contextlib import suppress
-from tempfile import TemporaryDirectory
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+from time import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ctr.settings import ServeJob
 
+_PREFIX = "ctr-serve-"
 _LIVE_BYTES = 1 << 30
+_ABANDONED_S = 60.0
 
 
 def serve(job: ServeJob) -> None:
@@ -37,7 +44,7 @@ def serve(job: ServeJob) -> None:
     - `ctr serve --model model --port 8000`
     - `ctr serve --registry models --label stable --canary 5%`
     """
-    with TemporaryDirectory(prefix="ctr-serve-", dir=_memory() if job.store else None) as shared:
+    with _shared_folder(_memory() if job.store else gettempdir()) as shared:
         if job.workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared  # before the library is imported
         from ctr.api import serve as run
@@ -48,10 +55,31 @@ def serve(job: ServeJob) -> None:
             os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 
-def _memory() -> str | None:
-    """A folder in memory with room for live weights, which a disk would write again and again, or None."""
+@contextmanager
+def _shared_folder(parent: str) -> Iterator[str]:
+    """A folder for what the processes of a server share; it is removed with them, or by a later server."""
+    for path in Path(parent).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # such as a lock, or the folder of another user
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time() - os.fstat(handle).st_mtime > _ABANDONED_S:  # a new folder is not locked yet
+                    shutil.rmtree(path)
+            finally:
+                os.close(handle)
+    with TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # as long as this process lives, or one that it has forked
+            yield folder
+        finally:
+            os.close(handle)
+
+
+def _memory() -> str:
+    """A folder in memory with room for live weights, which a disk would write again and again."""
     with suppress(OSError):
         disk = os.statvfs("/dev/shm")
         if disk.f_bavail * disk.f_frsize > _LIVE_BYTES and os.access("/dev/shm", os.W_OK):
             return "/dev/shm"
-    return None
+    return gettempdir()

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from ctr.cli.serving import _shared_folder
 from ctr.model import load_model
 from ctr.registry import Registry
 from tests.api.operations.test_versions import answered, until
@@ -140,3 +141,24 @@ def test_one_that_takes_anothers_place_starts_with_what_is_served(
         os.kill(before[0], signal.SIGKILL)
         until(lambda: len(children(process)) == 2 and before[0] not in children(process))
         assert {fresh(url) for _ in range(40)} == {version}
+
+
+def test_processes_end_with_their_parent(registry: Registry) -> None:
+    with two(registry) as (process, url):
+        processes = children(process)
+        process.popen.kill()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
+        with pytest.raises(httpx.ConnectError):
+            fresh(url)
+
+
+def test_what_killed_servers_shared_is_removed_by_a_later_one(tmp_path: Path) -> None:
+    with _shared_folder(str(tmp_path)) as of_a_living_server:
+        abandoned, starting = (tmp_path / f"ctr-serve-{name}" for name in ("abandoned", "starting"))
+        for folder in (abandoned, starting):
+            folder.mkdir()
+        for folder in (abandoned, Path(of_a_living_server)):
+            (folder / "counter.db").touch()
+            os.utime(folder, (0, 0))
+        with _shared_folder(str(tmp_path)) as folder:
+            assert set(tmp_path.iterdir()) == {Path(of_a_living_server), starting, Path(folder)}
