@@ -20,7 +20,15 @@ from ctr.features import Batch
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.outcome import require_places
 from ctr.jobs.training.setup import wanted_spec
-from ctr.learn import TrainSettings, click_rate, expected_n, read_out, starting_state, weights_of
+from ctr.learn import (
+    TrainSettings,
+    click_rate,
+    converted,
+    expected_n,
+    read_out,
+    starting_state,
+    weights_of,
+)
 from ctr.metrics import MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, SavedState, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
@@ -143,12 +151,13 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
     start, needed = None, optimizer.needed_n
     if former is not None:
         needed = max(needed, 2 * float(former.state[:, 1].max(initial=0)))
-        start = (
-            former.slots,
-            optimizer.in_pass(former.passes).adopt(former.state, former.optimizer.in_pass(former.passes)),
-        )
-        if job.forget:
-            start = start[0], optimizer.forget(start[1], job.forget)
+        before, now = (each.in_pass(former.passes) for each in (former.optimizer, optimizer))
+
+        def convert(state: Float32) -> Float32:
+            adopted = now.adopt(state, before)
+            return optimizer.forget(adopted, job.forget) if job.forget else adopted
+
+        start = former.slots, converted(former.state, convert, job.model.parent)
     elif not job.resume:
         first = _first_rows(source, stop, say)
         needed = max(needed, expected_n(first, TrainSettings().sampling(spec.seed)))

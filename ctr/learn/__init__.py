@@ -5,4 +5,4 @@ from ctr.learn.learner import WARM_UP_ROWS, Learner, require_convergence, warm_u
 from ctr.learn.result import AfterPass, Convergence, Timings, Trained, TrainProgress, TrainResult
 from ctr.learn.rounds import Rounds, TrainSettings, default_chunk
 from ctr.learn.sampling import ALL_ROWS, Admission, AdmissionCounts, Sampling
-from ctr.learn.whole_model import read_out, weights_of
+from ctr.learn.whole_model import converted, read_out, weights_of

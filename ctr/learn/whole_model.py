@@ -1,4 +1,4 @@
-"""`read_out` and `weights_of`: the state and the weights of a whole model, gathered block by block."""
+"""`read_out`, `weights_of`, `converted`: state and weights of a whole model, gathered block by block."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from ctr.optimizers import Float32, Optimizer
 from ctr.ps import Slots, Store
 from ctr.ps.partitions import no_slots
 
+_Arrays = tuple[NDArray[Any], ...]
+
 _ROWS = 1 << 20
-"""Whose weights are computed at a time."""
+"""That are computed at a time."""
 
 
 def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
@@ -26,7 +28,9 @@ def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
 
     `spool`: a folder on whose disk they are, see `_gathered`; None: in memory.
     """
-    return _gathered(store.scan, (no_slots(store.bits), np.empty((0, store.width), np.float32)), spool)
+    none = no_slots(store.bits), np.empty((0, store.width), np.float32)
+    slots, state = _gathered(store.scan, none, spool)
+    return slots, state
 
 
 def weights_of(
@@ -41,13 +45,28 @@ def weights_of(
             kept = weights != 0
             yield slots[first : first + _ROWS][kept], weights[kept]
 
-    return _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
+    kept_slots, weights = _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
+    return kept_slots, weights
 
 
-def _gathered(
-    blocks: Callable[[], Iterable[tuple[Slots, Float32]]], none: tuple[Slots, Float32], spool: Path | None
-) -> tuple[Slots, Float32]:
-    """All blocks, one after the other; `none` is an empty one.
+def converted(state: Float32, convert: Callable[[Float32], Float32], spool: Path | None = None) -> Float32:
+    """What `convert` makes of the rows of a state float32[k, width], each by itself. See `read_out`.
+
+    Where there is nothing to convert, it returns what it is given, and so does this.
+    """
+    if convert(none := state[:0]) is none:
+        return state
+
+    def blocks() -> Iterator[tuple[Float32]]:
+        for first in range(0, len(state), _ROWS):
+            yield (convert(state[first : first + _ROWS]),)
+
+    (result,) = _gathered(blocks, (none,), spool)
+    return result
+
+
+def _gathered(blocks: Callable[[], Iterable[_Arrays]], none: _Arrays, spool: Path | None) -> _Arrays:
+    """The arrays of all blocks, one after the other; `none` is an empty block.
 
     They are written to files without names in the folder `spool`, and mapped: so the model of many servers
     need not fit the memory of one machine. In memory where that is None, or has no room.
@@ -58,14 +77,13 @@ def _gathered(
                 BytesIO() if spool is None else opened.enter_context(TemporaryFile(dir=spool)) for _ in none
             ]
             for block in blocks():
-                for file, part in zip(files, block, strict=True):
-                    file.write(part.data)
-            slots, numbers = (_content(file, like) for file, like in zip(files, none, strict=True))
+                for file, part, like in zip(files, block, none, strict=True):
+                    file.write(np.ascontiguousarray(part, like.dtype).data)
+            return tuple(_content(file, like) for file, like in zip(files, none, strict=True))
     except OSError:
         if spool is None:
             raise
-        return _gathered(blocks, none, None)
-    return slots, numbers
+    return _gathered(blocks, none, None)
 
 
 def _content(file: Any, like: NDArray[Any]) -> NDArray[Any]:

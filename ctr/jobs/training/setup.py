@@ -20,6 +20,7 @@ from ctr.learn import (
     TrainResult,
     TrainSettings,
     base_rate,
+    converted,
     default_chunk,
     require_convergence,
     starting_state,
@@ -94,9 +95,13 @@ class TrainSetup:
         """The slots whose state is not zero at the beginning, and that state; None if there are none."""
         if self.former is not None:
             before = self.former.optimizer.in_pass(self.former.passes)
-            now = self.optimizer.in_pass(self.former.passes)
-            adopted = now.adopt(self.former.state, before)
-            return self.former.slots, now.forget(adopted, self.job.forget) if self.job.forget else adopted
+            now, share = self.optimizer.in_pass(self.former.passes), self.job.forget
+
+            def convert(state: Float32) -> Float32:
+                adopted = now.adopt(state, before)
+                return now.forget(adopted, share) if share else adopted
+
+            return self.former.slots, converted(self.former.state, convert, self.spool)
         if self.base_rate is None:
             return None
         odds = self.base_rate / (1 - self.base_rate) * self.settings.pos_weight

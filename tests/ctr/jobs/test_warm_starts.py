@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ctr
-from ctr.model import Model, load_model
+from ctr.features import parse_spec
+from ctr.jobs.training.setup import set_up
+from ctr.model import LinearModel, Model, load_model, save_model
+from ctr.optimizers.ftrl import Ftrl
+from ctr.settings import TrainJob
 from ctr.synth import AD_COLUMNS, ad_rows
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, wait_for
@@ -58,6 +63,36 @@ def one_after_the_other(days: list[Path], folder: Path, epochs: list[int]) -> Mo
 
 def nonzero(model: Model) -> int:
     return model.linear.weights.size
+
+
+def test_the_memory_that_a_state_takes_before_it_is_in_a_store(days: list[Path], tmp_path: Path) -> None:
+    """A block of it is converted at a time, to a file."""
+    slots = np.arange(1 << 22, dtype=np.uint32)
+    model = Model.of(
+        parse_spec(SPEC.replace("bits: 18", "bits: 23"), "spec.yaml"),
+        LinearModel.of_weights(slots[:1], np.ones(1, np.float32)),
+        {"optimizer": {**Ftrl().to_json(), "passes": 1}},
+    )
+    save_model(model, tmp_path / "model", (slots, np.ones((slots.size, 2), np.float32)))
+    setup = set_up(
+        TrainJob(
+            inputs=[days[0]],
+            spec=None,
+            warm_start=tmp_path / "model",
+            forget=0.1,
+            store="embedded://?shards=2",
+            model=tmp_path / "next",
+        )
+    )
+    tracemalloc.start()
+    try:
+        initial = setup.initial_state()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert initial is not None
+    assert initial[1][-1, 1] == np.float32(0.9)
+    assert peak < 24 * slots.size
 
 
 def test_days_of_several_passes_have_the_penalties_of_one_job(days: list[Path], tmp_path: Path) -> None:

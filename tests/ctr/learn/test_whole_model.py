@@ -1,4 +1,4 @@
-"""The weights of a whole model, computed block by block."""
+"""A whole model, read, converted and made weights of block by block."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctr.learn import read_out, weights_of
-from ctr.optimizers import Optimizer
+from ctr.learn import converted, read_out, weights_of
+from ctr.optimizers import Float32, Optimizer
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import MemoryStore, Token
@@ -17,12 +17,15 @@ from ctr.ps.partitions import slot_dtype
 BLOCK = 1 << 20
 
 
+def states(rows: int) -> Float32:
+    rng = np.random.default_rng(rows)
+    return np.stack([rng.normal(0, 1, rows), rng.exponential(9, rows)], axis=1).astype(np.float32)
+
+
 @pytest.mark.parametrize("rows", [0, 700, BLOCK, BLOCK + 1])
 @pytest.mark.parametrize("optimizer", [Ftrl(), Ftrl(l1=0.1), AdaGrad()])
 def test_weights_are_those_of_all_rows_at_once(rows: int, optimizer: Optimizer, tmp_path: Path) -> None:
-    rng = np.random.default_rng(rows)
-    slots = (3 * np.arange(rows)).astype(np.uint32)
-    state = np.stack([rng.normal(0, 1, rows), rng.exponential(9, rows)], axis=1).astype(np.float32)
+    slots, state = (3 * np.arange(rows)).astype(np.uint32), states(rows)
     weights = optimizer.weights(state)
     for spool in (None, tmp_path, tmp_path / "missing"):
         kept, of_these = weights_of((slots, state), optimizer, spool)
@@ -30,6 +33,24 @@ def test_weights_are_those_of_all_rows_at_once(rows: int, optimizer: Optimizer, 
         np.testing.assert_array_equal(kept, slots[weights != 0])
         np.testing.assert_array_equal(of_these.view(np.uint32), weights[weights != 0].view(np.uint32))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [0, 700, BLOCK + 1])
+@pytest.mark.parametrize("forgotten", [0.0, 0.3])
+@pytest.mark.parametrize("former", [Ftrl(alpha=0.1), Ftrl(alpha=0.3, l1=0.1, l2=2.0)])
+def test_a_state_is_converted_as_all_rows_at_once(
+    rows: int, forgotten: float, former: Ftrl, tmp_path: Path
+) -> None:
+    state, now = states(rows), Ftrl(alpha=0.1, l1=0.01)
+
+    def convert(some: Float32) -> Float32:
+        adopted = now.adopt(some, former)
+        return now.forget(adopted, forgotten) if forgotten else adopted
+
+    for spool in (None, tmp_path):
+        result = converted(state, convert, spool)
+        np.testing.assert_array_equal(result.view(np.uint32), convert(state).view(np.uint32))
+        assert (result is state) == (convert(state) is state)  # no copy
 
 
 @pytest.mark.parametrize("bits", [12, 34])
