@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -37,12 +38,32 @@ FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 """What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
 by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
 
+_BASELINE = "x86-64-v3", ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+"""A processor that LLVM knows, and what a processor needs to run code for it, as those since 2013 do."""
+
 SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py", "row_status.py")
 """How the names of all modules end that hold kernels, or what kernels are made of."""
 _KEEP_S = 24 * 3600
 """A folder of other sources stays for this long after its last kernel: another process may run on them."""
 _PATIENCE_S = 120
 """For so long another process may compile a kernel that is waited for."""
+
+
+def _compile_for_baseline() -> None:
+    """Have Numba compile for a common processor, if this one fits and nobody has chosen another.
+
+    Then results are equal to the bit on all that fit, also in clusters of several kinds, and what one has
+    compiled runs on the others. It costs nothing: what Numba makes of AVX-512 is as fast or slower.
+    """
+    config: Any = numba.config
+    name, needed = _BASELINE
+    if platform.machine() == "x86_64" and config.CPU_NAME is None and config.CPU_FEATURES is None:
+        features = binding.get_host_cpu_features()
+        if all(features.get(feature, False) for feature in needed):
+            config.CPU_NAME, config.CPU_FEATURES = name, ""
+
+
+_compile_for_baseline()
 
 _writable: set[str] = set()
 """Folders that have been found to be."""
