@@ -109,9 +109,11 @@ serve-drill: $(VENV)/.test ## Serve under load while versions change, files are 
 hosts: $(VENV)/.test ## Train across network namespaces: delays, a slow host, losses, partitions (about 10 minutes; needs root)
 	$(BIN)/python -m tests.hosts $(SCENARIO)
 
-wheel: $(VENV)/.ctr ## Build a wheel into dist/, and try it in an environment of its own
-	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel: $(VENV)/.wheel $(VENV)/.warm ## Build a wheel with compiled kernels into dist/, and try it in an environment of its own
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build .
+	$(BIN)/ctr warm-up
+	$(BIN)/python docker/compiled_wheel.py build/*.whl dist
 	$(BIN)/python tests/wheel.py dist/*.whl
 
 clean: ## Remove everything that the other commands made
@@ -143,6 +145,10 @@ $(VENV)/.kernels: $(VENV)/.test
 
 $(VENV)/.check: $(VENV)/.ctr
 	$(PIP) --editable '.[check]'
+	@touch $@
+
+$(VENV)/.wheel: $(VENV)/.ctr
+	$(PIP) wheel
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.ctr

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import inspect
 import os
 import platform
 import shutil
@@ -207,6 +208,8 @@ class _KernelCache(caching.FunctionCache):
     _impl_class = _Placed
     _locked: int | None = None
     """The descriptor of the file that is locked while this process compiles."""
+    _shipped: caching.IndexDataCacheFile | None = None
+    """What a wheel has beside the source, where that cannot be written to."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -218,17 +221,33 @@ class _KernelCache(caching.FunctionCache):
         if not self._is_open:
             super().__init__(self._function)  # type: ignore[no-untyped-call]
             self._is_open = True
+            in_tree: Any = InTree
+            shipped = in_tree(self._function, inspect.getfile(self._function)).get_cache_path()
+            if shipped != self._cache_path and os.path.isdir(shipped):
+                name, stamp = self._impl.filename_base, self._impl.locator.get_source_stamp()
+                self._shipped = caching.IndexDataCacheFile(shipped, name, stamp)  # type: ignore[no-untyped-call]
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        load: Any = super()._load_overload
+        overload = load(sig, target_context)
+        if overload is None and self._shipped is not None:
+            own, self._cache_file = self._cache_file, self._shipped
+            try:
+                overload = load(sig, target_context)
+            finally:
+                self._cache_file = own
+        return overload
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self.open()
         # Numba first loads all that it could compile, and SciPy for that, and once more when it compiles.
         _link_runtime()
         with self._guard_against_spurious_io_errors():
-            overload = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            overload = self._load_overload(sig, target_context)
             if overload is None:
                 self._begin()
                 if self._lock():  # and then it may have been compiled
-                    overload = self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+                    overload = self._load_overload(sig, target_context)
             return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -19,6 +19,8 @@ from tests.ps.redis_servers import eventually
 pytestmark = pytest.mark.xdist_group("numba-cache")  # they share `forks`
 
 ROOT = Path(__file__).parents[3]
+GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+"""What Numba compiles for is fixed once it has compiled, which `forks` does before it loads anything of ours."""
 INLINED = "ctr/synth/kernels.py"
 CALLER = """
 from ctr.jit import njit
@@ -80,7 +82,7 @@ for line in sys.stdin:
 @pytest.fixture(scope="module")
 def forks() -> Iterator[subprocess.Popen[str]]:
     """A process that has loaded Numba but nothing of ours, and forks itself (see `start`)."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, **GENERIC, "NUMBA_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
     words = [sys.executable, "-c", FORKS]
     with subprocess.Popen(words, stdin=subprocess.PIPE, text=True, env=environment) as process:
         yield process
@@ -192,6 +194,15 @@ def test_kernels_that_cannot_be_kept_beside_the_source_are_kept_for_the_user(cop
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.nb?")} == times
 
 
+def test_kernels_beside_the_source_are_loaded_where_others_are_kept_elsewhere(copy: Copy) -> None:
+    """Those that a wheel ships."""
+    (copy.folder / "go").touch()
+    assert copy.run(CALL_WHEN_TOLD) == "1"
+    elsewhere = copy.folder / "elsewhere"
+    assert copy.run(CALL_WHEN_TOLD, NUMBA_CACHE_DIR=str(elsewhere)) == "0"
+    assert not list(elsewhere.rglob("*.nb?"))
+
+
 def test_other_peoples_kernels_stay_where_numba_keeps_them(copy: Copy) -> None:
     (copy.folder / "theirs.py").write_text(
         "import numba\nimport ctr.synth.kernels\n@numba.njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
@@ -212,8 +223,13 @@ def test_kernels_in_a_read_only_folder_are_loaded_and_others_compiled(copy: Copy
     )
     read_only = f'mount --bind {cache} {cache} && mount -o remount,ro,bind {cache} && exec "$@"'
     words = ["unshare", "--mount", "sh", "-c", read_only, "sh", sys.executable, "-c", code]
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(copy.folder / "unused")}
+    environment = {"NUMBA_CACHE_DIR": str(cache), "XDG_CACHE_HOME": str(copy.folder / "unused")}
     done = subprocess.run(
-        words, cwd=copy.folder, env=environment, capture_output=True, text=True, check=False
+        words,
+        cwd=copy.folder,
+        env={**os.environ, **GENERIC, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1"]), done.stderr
