@@ -2,12 +2,12 @@
 
 manifest.json            what the model is, and the SHA-256 of the other files
 features.yaml            the spec of its transform
-learnt.safetensors       what a first pass over the data learnt for that, if anything
-examples.json            some rows of the training data, and what the model predicts for them
+learnt.safetensors       what the transform learnt in a first pass over the data, if anything
+examples.json            some rows of the training data, and the model's predictions for them
 dictionary.arrow         the texts of the most frequent features, if the data set had them
 weights.safetensors      non-zero slots and their weights: all that serving needs
 calibration.safetensors  the points of the map from margins to log-odds, if the model is calibrated
-state.safetensors        the optimizer's state, to train on from
+state.safetensors        the optimizer's state, from which training can continue
 """
 
 from __future__ import annotations
@@ -63,15 +63,14 @@ _CALIBRATION = "calibration.safetensors"
 _STATE = "state.safetensors"
 _EXAMPLES = "examples.json"
 _DTYPES = {np.float32: "F32", np.float64: "F64", np.uint32: "U32", np.uint64: "U64"}
-"""As safetensors calls them."""
+"""The names of dtypes in safetensors files."""
 
 
 def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
     """Write `model`, and the optimizer's state float32[k, 2] at its slots, as the folder `path`.
 
-    The folder is complete or not there at all; a model that was there before stays until the new one
-    has reached the disk. Raises ModelError when `path` is something else than a model, or the disk
-    refuses.
+    The folder appears complete or not at all; an earlier model stays until the new one has reached the
+    disk. Raises ModelError if `path` is anything but a model, or cannot be written.
     """
     require_model_or_nothing(path)
     try:
@@ -88,28 +87,29 @@ def save_model(model: Model, path: Path, state: tuple[Slots, Float32]) -> None:
             slots, numbers = state
             save_file({"slots": slots, "state": numbers}, folder / _STATE)
             arrays = [_WEIGHTS, _STATE]
-            if (fitted := model.calibration) is not None:
-                save_file({"margins": fitted.margins, "log_odds": fitted.log_odds}, folder / _CALIBRATION)
+            if (calibration := model.calibration) is not None:
+                points = {"margins": calibration.margins, "log_odds": calibration.log_odds}
+                save_file(points, folder / _CALIBRATION)
                 arrays.append(_CALIBRATION)
-            for name in arrays:  # safetensors keeps its files from other users
+            for name in arrays:  # safetensors writes files that other users cannot read
                 shutil.copymode(folder / SPEC, folder / name)
             if model.windows is not None:
                 arrays += write_windows(model.windows, folder, folder / SPEC)
             files = {name: sha256_of(folder / name) for name in (*contents, *arrays)}
             (folder / MANIFEST).write_bytes(manifest_text({**model.manifest, "sha256": files}))
     except (OSError, SafetensorError) as error:
-        kept = "the model that was there is unchanged" if path.exists() else "nothing was left behind"
-        raise ModelError(f"{path}: the model could not be saved ({error}); {kept}.") from error
+        outcome = "the earlier model is unchanged" if path.exists() else "nothing was left behind"
+        raise ModelError(f"{path}: the model could not be saved ({error}); {outcome}.") from error
 
 
 def update_manifest(model: Model, path: Path) -> None:
-    """Rewrite the manifest of `model`, which `save_model` has saved as `path`: as a whole or not at all.
+    """Rewrite the manifest of `model`, which `save_model` has saved as `path`: completely or not at all.
 
-    Raises ModelError when another model has replaced it, or the disk refuses; the folder is then unchanged.
+    Raises ModelError if another model has replaced it, or the disk refuses; the folder is then unchanged.
     """
     try:
         with ExitStack() as opened:
-            # Through the open folder: one that takes its name meanwhile is not touched.
+            # Through the open folder: a model that replaces it meanwhile is not touched.
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, folder)
             with open(MANIFEST, "rb", opener=partial(os.open, dir_fd=folder)) as file:
@@ -129,7 +129,7 @@ def update_manifest(model: Model, path: Path) -> None:
 
 
 def require_model_or_nothing(path: Path) -> None:
-    """Raise ModelError if writing a model to `path` would delete anything but a model."""
+    """Raises ModelError if writing a model to `path` would delete anything but a model."""
     files = {MANIFEST, SPEC, LEARNT, DICTIONARY, _WEIGHTS, _STATE, _CALIBRATION, _EXAMPLES}
     require_replaceable(
         path, "model", FORMAT, lambda name: name in files or WINDOW_FILE.fullmatch(name), ModelError
@@ -139,8 +139,8 @@ def require_model_or_nothing(path: Path) -> None:
 def load_model(path: str | Path) -> Model:
     """Load the model in the folder `path`.
 
-    A training job may replace the folder meanwhile: the model is then the old or the new one, whole.
-    Raises ModelError when it is missing, torn, of a newer format, or its parts do not belong together.
+    If a training job replaces the folder meanwhile, the result is the whole old or the whole new model.
+    Raises ModelError if the model is missing, incomplete or of a newer format, or its files do not match.
     """
     return load_whole(Path(path), _load)
 
@@ -168,9 +168,9 @@ def _load(folder: ModelFolder) -> Model:
             f"{path}: {MANIFEST} names model {manifest['id']}, but the weights are those of model "
             f"{actual}; restore the folder or train again."
         )
-    windows = None
-    if spec.windows:
-        windows = read_windows(spec, lambda name: bytes(folder.content(name)), str(path))
+    windows = (
+        read_windows(spec, lambda name: bytes(folder.content(name)), str(path)) if spec.windows else None
+    )
     transform = Transform(spec, with_label=False, history=windows)
     return Model(
         linear,
@@ -184,9 +184,9 @@ def _load(folder: ModelFolder) -> Model:
 
 
 def dictionary_of(model: Model) -> bytes | None:
-    """The file of the dictionary in the folder that `model` was loaded from; None if there is none.
+    """The dictionary file in the folder that `model` was loaded from; None if there is none.
 
-    Raises ModelError when it is not the one that was saved with the model.
+    Raises ModelError if it is not the one that was saved with the model.
     """
     if model.folder is None or DICTIONARY not in model.manifest["sha256"]:
         return None
@@ -196,13 +196,13 @@ def dictionary_of(model: Model) -> bytes | None:
 def state_of(model: Model) -> tuple[Slots, Float32]:
     """The optimizer's state in the folder that `model` was loaded from.
 
-    Raises ModelError when it is not the one that was saved with the model.
+    Raises ModelError if it is not the one that was saved with the model.
     """
     return _load_more(model, lambda folder: _state(folder, model.spec.bits))
 
 
 def _load_more(model: Model, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
-    """What `load` reads from the folder of a model that was loaded; ModelError if that is another by now."""
+    """The result of `load` for the folder of a loaded model. Raises ModelError if another has replaced it."""
     assert model.folder is not None
 
     def read(folder: ModelFolder) -> _Loaded:
@@ -239,8 +239,7 @@ def _calibration(folder: ModelFolder) -> Calibration | None:
         return Calibration(method, margins, log_odds, slope, facts)
     except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(
-            f"{folder.path}: {MANIFEST} and {_CALIBRATION} do not fit together ({error}); train the model"
-            " again."
+            f"{folder.path}: {MANIFEST} and {_CALIBRATION} do not match ({error}); train the model again."
         ) from error
 
 
@@ -253,13 +252,14 @@ class SavedState:
     state: Float32
     """float32[k, width]."""
     optimizer: Optimizer
-    """With the settings that the state was learnt with."""
+    """The optimizer that learnt the state, with its settings."""
     passes: float
-    """Passes over its rows, on average."""
+    """The average number of passes over its rows."""
     rows: int
-    """Rows it was learnt from, including those of the models that it continues."""
+    """The number of rows it was learnt from, including those of the models that it continues."""
     chunks: int
-    """Chunks it was learnt from, in all passes; 0 if the manifest has no number. Rounding depends on it."""
+    """The number of chunks it was learnt from, in all passes; 0 if the manifest has none. Rounding depends
+    on it."""
     lineage: Sequence[Mapping[str, Any]] = ()
     """See `ctr.model.folder.lineage`."""
 
@@ -267,7 +267,7 @@ class SavedState:
 def load_state(path: Path, spec: FeatureSpec) -> SavedState:
     """The optimizer's state in the model folder `path`.
 
-    Raises ModelError as `load_model` does, also when the model's transform is not that of `spec`.
+    Raises ModelError as `load_model` does, and if the model's transform is not that of `spec`.
     """
     return load_whole(path, partial(_load_state, spec))
 
@@ -287,17 +287,17 @@ def _load_state(spec: FeatureSpec, folder: ModelFolder) -> SavedState:
             f"{path}: {_STATE} has {state.shape[1]} numbers per slot, the optimizer {optimizer.name} has "
             f"{optimizer.width}; restore the folder or train again."
         )
-    comes_from = lineage(manifest)
-    rows = sum(each.get("rows") or 0 for each in comes_from)
-    return SavedState(slots, state, optimizer, passes, rows, entries.training.chunks, comes_from)
+    models = lineage(manifest)
+    rows = sum(model.get("rows") or 0 for model in models)
+    return SavedState(slots, state, optimizer, passes, rows, entries.training.chunks, models)
 
 
 def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, int]]) -> list[Any]:
-    """The tensors of a safetensors file, as arrays in its memory: `safetensors.numpy.load` copies them.
+    """The tensors of a safetensors file as arrays in the mapped file; `safetensors.numpy.load` copies them.
 
-    `expected` has the dtype and the number of axes of each; the first is ascending.
+    `expected` has the dtype and the number of axes of each; the first tensor is ascending.
     """
-    # Such a file is the length of its header in 8 bytes, the header as JSON, and the numbers.
+    # The file format: the length of the header in 8 bytes, the header as JSON, and the numbers.
     path, content = folder.path / name, folder.content(name)
     tensors: list[Any] = []
     try:
@@ -306,7 +306,7 @@ def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, i
         for tensor, (dtype, ndim) in expected.items():
             entry = header[tensor]
             if entry["dtype"] != _DTYPES[dtype] or len(entry["shape"]) != ndim:
-                raise ModelError(f"{path}: the tensor {tensor} is of another type; train the model again.")
+                raise ModelError(f"{path}: the tensor {tensor} has another type; train the model again.")
             begin, end = entry["data_offsets"]
             flat = np.frombuffer(content, np.uint8, end - begin, numbers + begin).view(dtype)
             tensors.append(np.require(flat, requirements="A").reshape(entry["shape"]))
@@ -314,17 +314,17 @@ def _tensors(folder: ModelFolder, name: str, expected: Mapping[str, tuple[Any, i
         raise ModelError(f"{path}: cannot be read ({error}); train the model again.") from error
     first = tensors[0]
     if any(len(each) != first.size for each in tensors) or (first[1:] <= first[:-1]).any():
-        raise ModelError(f"{path}: {' and '.join(expected)} do not fit together; train the model again.")
+        raise ModelError(f"{path}: {' and '.join(expected)} do not match; train the model again.")
     return tensors
 
 
 def model_of_bytes(content: bytes) -> Model:
-    """The model whose folder `ctr.features.folder_bytes` took the bytes of; it needs no folder."""
+    """The model whose folder `ctr.features.folder_bytes` turned into bytes; it needs no folder."""
     with folder_of_bytes(content) as folder:
         return load_detached(folder)
 
 
 def load_detached(path: str | Path) -> Model:
-    """As `load_model`, with all that is in the folder: it may be removed then."""
+    """Load a model with everything in its folder, which may then be removed; see `load_model`."""
     model = load_model(path)
     return replace(model, dictionary=dictionary_of(model), state=state_of(model), folder=None)

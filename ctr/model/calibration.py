@@ -1,4 +1,4 @@
-"""`Calibration`: the map from a model's margins to the log-odds that hold-out rows have shown."""
+"""`Calibration`: a map from a model's margins to the log-odds observed on validation rows."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True)
 class Calibration:
-    """A map of log-odds that never falls: linear between its points, and with `slope` beyond them.
+    """A non-decreasing map of log-odds: linear between its points, with slope `slope` beyond them.
 
-    Isotonic regression has a point for each of its blocks and the slope 0; Platt's line is one point and its
-    slope. Immutable, so any number of threads may use one object.
+    Isotonic regression has one point per block and the slope 0; Platt's line is one point and its slope.
+    Immutable, so any number of threads may use one object.
     """
 
     method: Method
     margins: Float64
-    """float64[k], k at least 1, ascending: a model's own log-odds, the sum of weights times values."""
+    """float64[k], k at least 1, ascending: the model's log-odds, the sum of weights times values."""
     log_odds: Float64
-    """float64[k], never falling, finite: what they are mapped to."""
+    """float64[k], non-decreasing, finite: the log-odds that the margins are mapped to."""
     slope: float
     """At least 0."""
     facts: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What it was fitted on, as JSON."""
+    """A description of the rows it was fitted on, as JSON."""
 
     def __post_init__(self) -> None:
         margins, log_odds = self.margins, self.log_odds
@@ -42,10 +42,10 @@ class Calibration:
         sound = sound and bool(np.isfinite(margins).all() and np.isfinite(log_odds).all())
         sound = sound and bool((np.diff(margins) > 0).all() and (np.diff(log_odds) >= 0).all())
         if not sound or not 0 <= self.slope < np.inf:
-            raise ModelError("a calibration's points are out of order, or no numbers.")
+            raise ModelError("a calibration's points are out of order, or not numbers.")
 
     def __call__(self, margins: Float32) -> Float32:
-        """The calibrated log-odds float32[n]: the same bits for a margin, whatever stands beside it."""
+        """The calibrated log-odds float32[n]; each depends on its own margin only, to the last bit."""
         wide = margins.astype(np.float64)
         log_odds = np.interp(wide, self.margins, self.log_odds)
         if self.slope:
@@ -61,5 +61,5 @@ class Calibration:
         return digest.digest()
 
     def to_json(self) -> dict[str, Any]:
-        """As a model's manifest has it, beside the file of its points."""
+        """The manifest's entry; a file beside it has the points."""
         return {"method": self.method, "slope": self.slope, "points": self.margins.size, **self.facts}

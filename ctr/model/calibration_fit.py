@@ -1,4 +1,4 @@
-"""`calibrate`: fits a `Calibration` on hold-out rows, and measures it on rows that it was not fitted on."""
+"""`calibrate`: fits a `Calibration` on validation rows, and measures it by cross-fitting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ctr.optimizers import Float32
 
 BINS = 1 << 16
 WIDEST = 20.0
-"""Log-odds: a click in half a billion. Bins are 0.0006 wide; what is beyond is in the outermost ones."""
+"""Log-odds of a click in half a billion. Bins are 0.0006 wide; the outermost ones hold everything beyond."""
 
 
 class MarginHistogram:
@@ -42,7 +42,7 @@ class MarginHistogram:
         self.rows, self.clicks = 0, 0
 
     def add(self, margins: Float32, labels: Float32, weights: Float32 | None) -> None:
-        """Count `n` rows; margins are finite, labels 0 or 1, weights above 0 (None: 1 each)."""
+        """Add `n` rows; margins are finite, labels 0 or 1, weights above 0 (None: 1 each)."""
         wide = margins.astype(np.float64)
         bins = ((np.clip(wide, -WIDEST, WIDEST) + WIDEST) * ((BINS - 1) / (2 * WIDEST))).astype(np.intp)
         w = np.ones(wide.size) if weights is None else weights.astype(np.float64)
@@ -53,14 +53,14 @@ class MarginHistogram:
         self.clicks += int(np.count_nonzero(labels))
 
     def merged(self, other: MarginHistogram) -> MarginHistogram:
-        """Both together."""
-        both = MarginHistogram()
+        """The histogram of the rows of both."""
+        merged = MarginHistogram()
         for name in self.__slots__:
-            setattr(both, name, getattr(self, name) + getattr(other, name))
-        return both
+            setattr(merged, name, getattr(self, name) + getattr(other, name))
+        return merged
 
     def points(self) -> tuple[Float64, Float64, Float64]:
-        """Mean margin, click rate and weight of each bin with rows, ascending; weights average 1 per row."""
+        """Mean margin, click rate and weight of each non-empty bin, ascending; weights average 1 per row."""
         used = np.flatnonzero(self.weight)
         weight = self.weight[used]
         scale = self.rows / weight.sum()
@@ -68,7 +68,7 @@ class MarginHistogram:
 
 
 def fit_calibration(method: Method, rows: MarginHistogram) -> Calibration:
-    """The map that fits the rows best. Raises DataError unless some were clicked and some were not."""
+    """The map that fits the rows best. Raises DataError unless there are rows with and without a click."""
     if not 0 < rows.clicks < rows.rows:
         raise DataError(_one_label(rows.clicks, rows.rows))
     return _isotonic(rows) if method == "isotonic" else _platt(rows)
@@ -76,8 +76,8 @@ def fit_calibration(method: Method, rows: MarginHistogram) -> Calibration:
 
 def _one_label(clicks: int, rows: int) -> str:
     return (
-        f"calibration needs rows with and without a click in both halves of them, but one has {clicks:,}"
-        f" clicks in {rows:,} rows; calibrate on more rows."
+        f"calibration needs rows with and without a click in each half of the rows, but one half has"
+        f" {clicks:,} clicks in {rows:,} rows; calibrate on more rows."
     )
 
 
@@ -86,43 +86,43 @@ def _facts(rows: MarginHistogram) -> dict[str, int]:
 
 
 def _isotonic(rows: MarginHistogram) -> Calibration:
-    """Click rates of blocks of neighbouring margins, pooled until they do not fall.
+    """Isotonic regression: the click rates of blocks of neighbouring margins, pooled until none decreases.
 
     Pool-adjacent-violators: Ayer et al. (Ann. Math. Statist. 1955); for classifiers: Zadrozny & Elkan
-    (KDD 2002). A block's rate holds at the mean of its margins; log-odds between two of them are
-    interpolated, so ties are rare, and beyond the first and the last they stay as they are.
+    (KDD 2002). A block's rate applies at the mean of its margins. Log-odds are interpolated between blocks,
+    so ties are rare, and constant beyond the first and the last.
     """
-    from scipy.optimize import isotonic_regression  # a fifth of a second, for nobody else
+    from scipy.optimize import isotonic_regression  # takes a fifth of a second to import
 
     margins, rates, weights = rows.points()
-    fitted = isotonic_regression(rates, weights=weights)
-    starts = fitted.blocks[:-1]
+    regression = isotonic_regression(rates, weights=weights)
+    starts = regression.blocks[:-1]
     weight = np.add.reduceat(weights, starts)
     centres = np.add.reduceat(weights * margins, starts) / weight
-    p = fitted.x[starts]
-    # Only the first block can have no clicks, and only the last nothing but clicks: half a row of the other
-    # kind is added there, up to the rate of the next block.
-    odd = 0.5 / (weight + 1)
+    p = regression.x[starts]
+    # Only the first block can have no clicks, and only the last block only clicks. Half a row of the other
+    # kind is added there, up to half the distance to the next block's rate.
+    half_row = 0.5 / (weight + 1)
     if p[0] <= 0:
-        p[0] = min(odd[0], p[1] / 2)
+        p[0] = min(half_row[0], p[1] / 2)
     if p[-1] >= 1:
-        p[-1] = 1 - min(odd[-1], (1 - p[-2]) / 2)
+        p[-1] = 1 - min(half_row[-1], (1 - p[-2]) / 2)
     return Calibration("isotonic", centres, np.log(p) - np.log1p(-p), 0.0, _facts(rows))
 
 
 def _platt(rows: MarginHistogram) -> Calibration:
-    """`a + b * margin`, b at least 0, by maximum likelihood of smoothed labels.
+    """Platt scaling: `a + b * margin`, b at least 0, by maximum likelihood of smoothed labels.
 
-    Platt ("Probabilistic outputs for support vector machines", 1999), with Bayes' targets of his section 2.2;
-    the loss is written so that nothing overflows: Lin, Lin & Weng (Machine Learning 2007).
+    Platt ("Probabilistic outputs for support vector machines", 1999), with the Bayesian targets of its
+    section 2.2, and a loss that cannot overflow: Lin, Lin & Weng (Machine Learning 2007).
     """
     from scipy.optimize import minimize
 
     margins, rates, weights = rows.points()
     clicked = float(weights @ rates)
     total = float(weights.sum())
-    of_click, of_none = (clicked + 1) / (clicked + 2), 1 / (total - clicked + 2)
-    targets = rates * of_click + (1 - rates) * of_none
+    click_target, no_click_target = (clicked + 1) / (clicked + 2), 1 / (total - clicked + 2)
+    targets = rates * click_target + (1 - rates) * no_click_target
     middle = float(weights @ margins) / total
     spread = float(np.sqrt(weights @ (margins - middle) ** 2 / total)) or 1.0
     x = (margins - middle) / spread
@@ -148,14 +148,14 @@ def _platt(rows: MarginHistogram) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A calibration that was fitted on a hold-out, and its metrics."""
+    """A calibration fitted on a validation set, and the metrics before and after."""
 
     calibration: Calibration
-    """Fitted on all of it."""
+    """Fitted on all rows."""
     before: Metrics
-    """Of the model as it was trained."""
+    """Metrics of the uncalibrated model."""
     after: Metrics
-    """Each half of the rows (see `halves_of`) under a map that was fitted on the other half."""
+    """2-fold cross-fitted metrics: each half of the rows (see `halves_of`) under the other half's map."""
 
     def of(self, model: Model) -> Model:
         """The model with this calibration; its manifest has both metrics."""
@@ -181,15 +181,15 @@ def calibrate(
     stop: Event | None = None,
     unseen: UnseenCounts | None = None,
 ) -> Calibrated | None:
-    """Calibrate `model` on the rows of `source` from `start` on; None when stopped.
+    """Calibrate `model` on the rows of `source` from `start` on; None if `stop` was set.
 
-    The first rows are counted in `unseen`.
-    Raises DataError when a half of them lacks clicks, or has nothing else.
+    The first rows are counted in `unseen`. Raises DataError if one half of the rows has no clicks, or
+    only clicks.
     """
     digests = input_digests(source.inputs)
     halves = MarginHistogram(), MarginHistogram()
     before, after = Metrics(), Metrics()
-    with KeptMargins() as kept:
+    with KeptMargins() as margins_of_rows:
         for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
             if unseen is not None and not before.examples:
                 unseen.add(batch, model)
@@ -197,42 +197,42 @@ def calibrate(
             for half, rows in zip(halves, halves_of(before.examples, len(batch)), strict=True):
                 half.add(margins[rows], labels[rows], None if weights is None else weights[rows])
             before.add(margins, labels, weights)
-            kept.add(margins, labels, weights)
+            margins_of_rows.add(margins, labels, weights)
             on_rows(before.examples)
         if stop is not None and stop.is_set():
             return None
-        by_other = [fit_calibration(method, half) for half in reversed(halves)]
-        for margins, labels, weights in kept.batches():
-            for fitted, rows in zip(by_other, halves_of(after.examples, labels.size), strict=True):
-                margins[rows] = fitted(margins[rows])
+        crossed = [fit_calibration(method, half) for half in reversed(halves)]
+        for margins, labels, weights in margins_of_rows.batches():
+            for calibration, rows in zip(crossed, halves_of(after.examples, labels.size), strict=True):
+                margins[rows] = calibration(margins[rows])
             after.add(margins, labels, weights)
-    whole = fit_calibration(method, halves[0].merged(halves[1]))
-    return Calibrated(replace(whole, facts={**whole.facts, DIGESTS: digests}), before, after)
+    calibration = fit_calibration(method, halves[0].merged(halves[1]))
+    return Calibrated(replace(calibration, facts={**calibration.facts, DIGESTS: digests}), before, after)
 
 
 def require_method(method: object) -> None:
-    """Raise ModelError unless there is this method of calibration."""
+    """Raises ModelError unless `method` is a known method of calibration."""
     if method not in METHODS:
         raise ModelError(f"there is no calibration {method!r}: choose from {', '.join(METHODS)}.")
 
 
 def require_uncalibrated(model: Model, remedy: str) -> None:
-    """Raise ModelError for a model that has a calibration already."""
+    """Raises ModelError if the model is already calibrated; `remedy`: how to replace its calibration."""
     if model.calibration is not None:
         entry = model.manifest["calibrated"]
         raise ModelError(
             f"{model.folder or 'the model'}: it is calibrated already ({entry['method']}, on "
-            f"{entry['rows']:,} rows); {remedy} puts a new calibration in the place of that one."
+            f"{entry['rows']:,} rows); {remedy} replaces that calibration with a new one."
         )
 
 
 def require_both_labels(source: ExampleSource, start: int) -> None:
-    """Raise DataError unless both halves have rows with and without a click; reads until they have."""
+    """Raises DataError unless both halves have rows with and without a click; reads until they do."""
     counts = np.zeros((2, 2), np.int64)
     rows = 0
     for _, labels, _ in labelled_batches(source, start=start):
-        for half, chosen in enumerate(halves_of(rows, labels.size)):
-            counts[half] += np.bincount(labels[chosen].astype(np.intp), minlength=2)
+        for half, is_in_half in enumerate(halves_of(rows, labels.size)):
+            counts[half] += np.bincount(labels[is_in_half].astype(np.intp), minlength=2)
         if counts.all():
             return
         rows += labels.size
@@ -241,16 +241,16 @@ def require_both_labels(source: ExampleSource, start: int) -> None:
 
 
 def halves_of(first: int, rows: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Two halves of the rows from number `first` on: bool[rows] each.
+    """Two halves of the rows from number `first` on, as bool[rows] each.
 
-    Random bits of the number decide: even rows may be from one machine, and odd rows from another.
+    A hash of the row number decides: even rows may come from one machine, and odd rows from another.
     """
-    one = np.empty(rows, np.bool_)
-    kernels.draw_halves(np.uint64(first), one)
-    return one, ~one
+    is_first_half = np.empty(rows, np.bool_)
+    kernels.draw_halves(np.uint64(first), is_first_half)
+    return is_first_half, ~is_first_half
 
 
-_IN_MEMORY = 64 << 20  # bytes: 5.6 million rows with weights; more go to a temporary file
+_IN_MEMORY = 64 << 20  # 64 MiB: 5.6 million rows with weights; more go to a temporary file
 
 
 @contextmanager
@@ -259,15 +259,15 @@ def _disk_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"the margins of the rows cannot be kept in {tempfile.gettempdir()} ({error}): make room, or let "
-            "TMPDIR name another folder."
+            f"the margins of the rows cannot be kept in {tempfile.gettempdir()} ({error}): free some space, "
+            "or set TMPDIR to another folder."
         ) from error
 
 
 class KeptMargins:
-    """Batches of margins, labels and weights, in a file that stays in memory while it is small.
+    """Batches of margins, labels and weights, in memory while they are small, else in a temporary file.
 
-    Leaving the `with` block deletes it.
+    Leaving the `with` block deletes the file.
     """
 
     def __init__(self, in_memory: int = _IN_MEMORY) -> None:
@@ -278,11 +278,11 @@ class KeptMargins:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # on a full disk, it tries once more to write
+        with suppress(OSError):  # on a full disk, `close` tries to write once more
             self._file.close()
 
     def add(self, margins: Float32, labels: Float32, weights: Float32 | None) -> None:
-        """Keep a batch, float32[n] each. Raises DataError when the disk is full."""
+        """Store a batch, float32[n] each. Raises DataError if the disk is full."""
         arrays = (margins, labels) if weights is None else (margins, labels, weights)
         with _disk_errors():
             for array in arrays:
@@ -290,11 +290,11 @@ class KeptMargins:
         self._batches.append((margins.size, weights is not None))
 
     def batches(self) -> Iterator[tuple[Float32, Float32, Float32 | None]]:
-        """All batches, in the order of `add`. Raises DataError when the disk is full."""
-        with _disk_errors():  # of what is written only now
+        """All batches, in the order of `add`. Raises DataError if the disk is full."""
+        with _disk_errors():  # buffered data is only written now
             self._file.seek(0)
-        for rows, weighted in self._batches:
-            yield self._read(rows), self._read(rows), self._read(rows) if weighted else None
+        for rows, has_weights in self._batches:
+            yield self._read(rows), self._read(rows), self._read(rows) if has_weights else None
 
     def _read(self, rows: int) -> Float32:
         return np.frombuffer(bytearray(self._file.read(4 * rows)), np.float32)

@@ -1,4 +1,4 @@
-"""`compare`: several models on the same examples, and whether they differ by more than chance; `Slices`."""
+"""`compare`: the metrics of several models on the same examples, and how far they differ; `Slices`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from ctr.optimizers import Float32
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A model's log loss less that of another on the same examples, in nats; negative is better."""
+    """A model's log loss minus that of another on the same examples, in nats; negative is better."""
 
     logloss: float
     low: float
-    """The 95% confidence interval of `logloss`, from the spread of the examples' own differences: paired, so
-    what is hard for both models alike does not widen it. NaN for fewer than two examples."""
+    """The 95% confidence interval of `logloss`. It is paired: it comes from the spread of the differences per
+    example, so examples that are hard for both models do not widen it. NaN for fewer than two examples."""
     high: float
 
     @property
     def better(self) -> bool:
-        """Whether the interval is below 0."""
+        """True if the interval is below 0."""
         return self.high < 0
 
     @property
     def worse(self) -> bool:
-        """Whether the interval is above 0."""
+        """True if the interval is above 0."""
         return self.low > 0
 
     def to_json(self) -> dict[str, float]:
@@ -48,7 +48,7 @@ class Difference:
 
 @dataclass(slots=True)
 class _Sums:
-    """Sums over weighted differences of losses."""
+    """Sums over examples of weights `w` and differences of losses `d`."""
 
     examples: int = 0
     w: float = 0.0
@@ -66,7 +66,7 @@ class _Sums:
         self.wwdd += float(ww @ (d * d))
 
     def difference(self) -> Difference:
-        """Its variance is the sum of `(w (d - mean))**2` by the square of the sum of weights."""
+        """The mean difference; its variance is the sum of `(w (d - mean))**2` over the squared sum of `w`."""
         mean = self.wd / self.w if self.w else nan
         if self.examples < 2:
             return Difference(mean, nan, nan)
@@ -77,10 +77,11 @@ class _Sums:
 
 @dataclass(slots=True)
 class Compared:
-    """One of the models."""
+    """The result for one of the models."""
 
     metrics: Metrics = field(default_factory=Metrics)
     against_first: _Sums = field(default_factory=_Sums)
+    """Compared with the first model."""
     slices: dict[str, Slices] = field(default_factory=dict)
     """By column."""
 
@@ -93,12 +94,12 @@ def compare(
     weighted: bool = True,
     on_rows: Callable[[int], None] = lambda _: None,
 ) -> list[Compared]:
-    """Evaluate each model on its source: the same rows, hashed as that model wants them.
+    """Evaluate each model on its source: the same rows, hashed for that model.
 
     `by`: columns whose values get metrics of their own; the first source was opened with them as `also`.
-    `weighted`: whether rows count by their weights. Rows that are bad for one model count for none.
+    `weighted`: whether rows count by their weights. Rows that are bad for one model are skipped for all.
 
-    Raises DataError when there are no rows, when they have no labels, or not the same ones for all models.
+    Raises DataError if there are no rows, or if labels are missing or differ between models.
     """
     compared = [Compared(slices={column: Slices() for column in by}) for _ in models]
     for scored in scored_alike(models, sources, by, weighted=weighted):
@@ -122,15 +123,15 @@ def _losses(scored: ScoredRows) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Some rows, as one model scores them."""
+    """Some rows as scored by one model."""
 
     numbers: Positions
-    """int64[n], ascending: their numbers among all rows of the input."""
+    """int64[n], ascending: row numbers in the input."""
     margins: Float32
     labels: Float32
     weights: Float32 | None
     texts: Mapping[str, pa.StringArray]
-    """The texts of these rows by column; only those of the first model."""
+    """The texts of these rows by column; only the first model's rows have them."""
 
     def of(self, numbers: Positions) -> ScoredRows:
         """Only the rows with these numbers."""
@@ -152,9 +153,9 @@ _NO_ROWS = ScoredRows(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0
 def scored_alike(
     models: Sequence[Model], sources: Sequence[ExampleSource], by: Sequence[str], *, weighted: bool
 ) -> Generator[list[ScoredRows], None, None]:
-    """Batches of the rows that are good for all models, as each model scores them; see `compare`.
+    """Batches of the rows that are good for all models, scored by each model; see `compare`.
 
-    Raises DataError where rows have no labels, or not the same ones for all models.
+    Raises DataError if labels are missing or differ between models.
     """
     several = len(models) > 1
     with ExitStack() as opened:
@@ -182,7 +183,7 @@ def scored_alike(
 
 @contextmanager
 def _ended(stream: LabelledBatches) -> Iterator[LabelledBatches]:
-    """Close the stream in the end. Pass an interrupt on to it: it must not wait for a disk that hangs."""
+    """Close the stream at the end. Pass an interrupt on to it, so that it does not wait for a hung disk."""
     try:
         yield stream
     except KeyboardInterrupt as interrupt:
@@ -194,11 +195,11 @@ def _ended(stream: LabelledBatches) -> Iterator[LabelledBatches]:
 
 
 def _scored(model: Model, stream: LabelledBatches, numbers: RowNumbers, weighted: bool) -> ScoredRows:
-    """The next rows of the stream; none at its end."""
-    read = next(stream, None)
-    if read is None:
+    """The next rows of the stream, scored; no rows at its end."""
+    labelled = next(stream, None)
+    if labelled is None:
         return _NO_ROWS
-    batch, labels, texts = read
+    batch, labels, texts = labelled
     return ScoredRows(
         numbers.of(len(batch)),
         model.margins(batch),
@@ -210,7 +211,7 @@ def _scored(model: Model, stream: LabelledBatches, numbers: RowNumbers, weighted
 
 @contextmanager
 def naming(model: Model, *, others: bool) -> Iterator[None]:
-    """Have errors about what `model` reads name the model, if there are others."""
+    """Name `model` in errors about its data, if there are other models."""
     try:
         yield
     except CtrError as error:
@@ -233,8 +234,8 @@ def _require_same_labels(models: Sequence[Model], scored: Sequence[ScoredRows]) 
         at = int(np.flatnonzero(first.labels != each.labels)[0])
         raise DataError(
             f"row {each.numbers[at] + 1:,} of the data has the label {each.labels[at]:g} for model"
-            f" {_name(model)}, but {first.labels[at]:g} for model {_name(models[0])}: models can be compared"
-            " if their specs name the same label column."
+            f" {_name(model)}, but {first.labels[at]:g} for model {_name(models[0])}: models can only be"
+            " compared if their specs name the same label column."
         )
 
 
@@ -243,49 +244,50 @@ def _name(model: Model) -> str:
 
 
 VALUES_KEPT = 64
-"""Values of a column that have metrics of their own. Each takes up to 6 MB."""
+"""How many values of a column have metrics of their own. Each takes up to 6 MB."""
 
 
 @dataclass(slots=True)
 class Slices:
-    """The metrics of one column's values: each of the first values has its own; all others share one.
+    """The metrics of one column's values: the first values have metrics of their own, all others share one.
 
-    In each batch, new values count as first in the order of their frequency, so frequent values have their
-    own metrics, whatever else the column holds.
+    New values of a batch are added in the order of their frequency, so that frequent values get metrics of
+    their own, whatever else the column holds.
     """
 
     by_value: dict[str | None, Metrics] = field(default_factory=dict)
     """By value; None is the missing value."""
     others: Metrics = field(default_factory=Metrics)
-    """Of examples with any other value."""
+    """The metrics of examples with any other value."""
 
     def add(self, texts: pa.StringArray, margins: Float32, labels: Float32, weights: Float32 | None) -> None:
-        """Count examples with these values."""
+        """Add examples with these values."""
         coded = texts.dictionary_encode("encode")
         values: list[str | None] = coded.dictionary.to_pylist()
-        # Not by `to_numpy`, which loads pandas, where that is: 0.3 s.
+        # `to_numpy` would load pandas, if installed: 0.3 s.
         codes = np.frombuffer(coded.indices.buffers()[1], np.int32, len(coded))
-        kept = self._kept(values, np.bincount(codes, minlength=len(values)))
+        is_kept = self._keep(values, np.bincount(codes, minlength=len(values)))
 
         def count(metrics: Metrics, rows: NDArray[np.intp]) -> None:
             metrics.add(margins[rows], labels[rows], None if weights is None else weights[rows])
 
-        of_kept = np.flatnonzero(kept[codes])
-        of_kept = of_kept[np.argsort(codes[of_kept], kind="stable")]
-        for rows in np.split(of_kept, np.flatnonzero(np.diff(codes[of_kept])) + 1) if of_kept.size else ():
-            count(self.by_value[values[codes[rows[0]]]], rows)
-        if of_kept.size < codes.size:
-            count(self.others, np.flatnonzero(~kept[codes]))
+        kept_rows = np.flatnonzero(is_kept[codes])
+        kept_rows = kept_rows[np.argsort(codes[kept_rows], kind="stable")]
+        if kept_rows.size:
+            for rows in np.split(kept_rows, np.flatnonzero(np.diff(codes[kept_rows])) + 1):
+                count(self.by_value[values[codes[rows[0]]]], rows)
+        if kept_rows.size < codes.size:
+            count(self.others, np.flatnonzero(~is_kept[codes]))
 
-    def _kept(self, values: Sequence[str | None], counts: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these values have metrics of their own; new ones get theirs now."""
-        kept = np.array([value in self.by_value for value in values], np.bool_)
-        new = np.flatnonzero(~kept)
+    def _keep(self, values: Sequence[str | None], counts: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Give new values metrics of their own, while there are fewer than `VALUES_KEPT`; which have them."""
+        is_kept = np.array([value in self.by_value for value in values], np.bool_)
+        new = np.flatnonzero(~is_kept)
         new = new[np.argsort(-counts[new], kind="stable")][: VALUES_KEPT - len(self.by_value)]
         for code in new.tolist():
             self.by_value[values[code]] = Metrics()
-        kept[new] = True
-        return kept
+        is_kept[new] = True
+        return is_kept
 
     def largest(self, most: int) -> tuple[dict[str | None, Metrics], Metrics]:
         """The metrics of the values with the most examples, and of all other examples together."""
@@ -296,7 +298,7 @@ class Slices:
         return dict(ordered[:most]), rest
 
     def to_json(self) -> dict[str, Any]:
-        """Every value that is kept, the most frequent first."""
+        """Every value with metrics of its own, the most frequent first, and the metrics of the others."""
         kept, rest = self.largest(VALUES_KEPT)
         return {
             "values_kept": VALUES_KEPT,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ctr.model.unseen import UnseenCounts
 
 SCORING_ROWS = 65_536
-"""Examples that are scored at a time."""
+"""Examples per scored batch."""
 
 Positions = NDArray[np.int64]
 LabelledBatches = Generator[tuple[Batch | Chunk, Float32, "RowTexts | None"], None, None]
@@ -41,8 +41,8 @@ def evaluate(
 ) -> Metrics:
     """The metrics of `model` on the rows of `source` from `start` on.
 
-    The first rows are counted in `unseen`. `stop`, once set, ends it early. Raises DataError when there are
-    no rows, or when they have no labels.
+    The first rows are counted in `unseen`. Setting `stop` ends it early. Raises DataError if there are no
+    rows, or if they have no labels.
     """
     metrics = Metrics()
     for batch, labels, _ in labelled_batches(source, start=start, stop=stop):
@@ -54,23 +54,23 @@ def evaluate(
 
 
 def note_unseen(model: Model, unseen: UnseenCounts) -> None:
-    """Write by field which share of the hold-out's features has no weight to a model's manifest."""
+    """Write the share of features without a weight, by field, to a model's manifest."""
     if shares := unseen.shares():
         model.manifest["unseen"] = shares
 
 
 def note_holdout(model: Model, summary: MetricSummary, **others: MetricSummary) -> None:
-    """Write the metrics of the hold-out, and these others, to a model's manifest."""
+    """Write the metrics of the validation set, and others by name, to a model's manifest."""
     metrics = {name: each.to_json() for name, each in {"holdout": summary, **others}.items()}
     model.manifest["metrics"] = {**model.manifest["metrics"], **metrics}
     model.manifest["calibration"] = summary.to_json()["calibration"]
 
 
 def note_passes(model: Model, by_pass: Mapping[int, MetricSummary]) -> None:
-    """Write what the hold-out says after each pass that was evaluated to a model's manifest."""
+    """Write the validation metrics after each evaluated pass to a model's manifest."""
     passes = [
-        {"pass": number, "logloss": of.logloss, "auc": None if isnan(of.auc) else of.auc}
-        for number, of in by_pass.items()
+        {"pass": number, "logloss": summary.logloss, "auc": None if isnan(summary.auc) else summary.auc}
+        for number, summary in by_pass.items()
     ]
     model.manifest["training"] = {**model.manifest["training"], "holdout_by_pass": passes}
 
@@ -78,9 +78,9 @@ def note_passes(model: Model, by_pass: Mapping[int, MetricSummary]) -> None:
 def labelled_batches(
     source: ExampleSource, columns: Sequence[str] = (), *, start: int = 0, stop: Event | None = None
 ) -> LabelledBatches:
-    """The rows of `source` from `start` on, read ahead: batches with their labels, and see `batches_beside`.
+    """Batches of `source` from row `start` on, read ahead, with labels and texts; see `batches_beside`.
 
-    `stop`, once set, ends it early. Raises DataError when there are no rows, or when they have no labels.
+    Setting `stop` ends it early. Raises DataError if there are no rows, or if they have no labels.
     """
     empty = True
     batches = batches_beside(source, columns, start)
@@ -101,10 +101,10 @@ def labelled_batches(
 def batches_beside(
     source: ExampleSource, columns: Sequence[str], start: int = 0
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts | None]]:
-    """Batches to score, each with the texts of its rows in these columns, if any are named.
+    """Batches to score, each with the texts of its rows in `columns`, if any.
 
-    The source was opened with them as `also`; see `ctr.features.batches_with_texts`, which begins at the
-    first row.
+    The source was opened with these columns as `also`; see `ctr.features.batches_with_texts`, which begins
+    at the first row.
     """
     if not columns:
         yield from ((batch, None) for batch in source.batches(SCORING_ROWS, start=start))
@@ -116,7 +116,7 @@ def batches_beside(
 
 
 class RowNumbers:
-    """Numbers the examples of a pass over all rows of a source, from 0; bad rows count.
+    """Numbers the examples of a pass over all rows of a source, from 0; bad rows have numbers, too.
 
     Create it before the pass begins. It does not know which rows a source was opened for.
     """
@@ -126,12 +126,12 @@ class RowNumbers:
         self.next = 0
         """The number of the row after the last example."""
         self._reported = bad_rows.follow()
-        self._bad = np.empty(0, np.int64)  # those after the last example so far
+        self._bad = np.empty(0, np.int64)  # numbers of the bad rows after the last example so far
 
     def of(self, count: int) -> Positions:
-        """The row numbers, int64[count], of the next examples that the source has given."""
+        """The row numbers, int64[count], of the next examples of the source."""
         self._collect()
-        # Of the bad rows ahead, the i-th has i others and `bad[i] - next - i` examples before it.
+        # The i-th bad row ahead has i bad rows and `bad[i] - next - i` examples before it.
         bad = int(np.searchsorted(self._bad - self.next - np.arange(self._bad.size), count))
         good = np.ones(count + bad, np.bool_)
         good[self._bad[:bad] - self.next] = False
@@ -141,7 +141,7 @@ class RowNumbers:
         return numbers
 
     def rest(self) -> int:
-        """How many bad rows follow the last example, once the pass has ended."""
+        """The number of bad rows after the last example, once the pass has ended."""
         self._collect()
         return self._bad.size
 

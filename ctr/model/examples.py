@@ -1,4 +1,4 @@
-"""`Examples`: a few rows as they came, kept with a model, and what it predicts for them."""
+"""`Examples`: a few raw rows that are saved with a model, and its predictions for them."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ctr.errors import DataError, ModelError
 from ctr.features import DatasetSource, ExampleSource, Transform, first_rows
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-7
-"""Another processor may round an exponential otherwise; another transform does more."""
+"""Tolerances: another processor may round an exponential differently; another transform differs by more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Rows by which whoever loads a model can tell that it predicts what it did when it was saved."""
+    """Rows that check whether a loaded model still predicts what it predicted when it was saved."""
 
     rows: Sequence[Mapping[str, Any]]
     """As `Model.predict` takes them."""
     predictions: Sequence[float] = ()
-    """Of the model as it was saved, by row; none before."""
+    """The saved model's predictions, one per row; empty before it is saved."""
 
     def check(self, predict: Callable[[Sequence[Mapping[str, Any]]], NDArray[np.float32]]) -> None:
-        """Raise ModelError where `predict`, which is called with the rows, gives something else."""
+        """Call `predict` with the rows. Raises ModelError if it does not give the saved predictions."""
         predictions = predict(self.rows)
         if not self.predictions:
             return
@@ -41,26 +41,26 @@ class Examples:
             )
 
     def content(self, predictions: NDArray[np.float32]) -> bytes:
-        """The file of these rows with other predictions."""
+        """The content of a file with these rows and other predictions."""
         entries = {"rows": self.rows, "predictions": predictions}
         return orjson.dumps(entries, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2)
 
     @staticmethod
     def of_content(content: bytes) -> Examples:
-        """From the file. Raises ValueError, KeyError or TypeError when it is none."""
+        """Parse the file. Raises ValueError, KeyError or TypeError if it is not such a file."""
         entries = orjson.loads(content)
         rows, predictions = list(entries["rows"]), [float(each) for each in entries["predictions"]]
         if len(rows) != len(predictions) or not all(isinstance(row, dict) for row in rows):
-            raise ValueError("rows and predictions do not fit together")
+            raise ValueError("rows and predictions do not match")
         return Examples(rows, predictions)
 
 
 def draw_examples(source: ExampleSource, rows: int) -> Examples | None:
-    """The first good rows of a source, at most `rows`; None where there are none to be had.
+    """The first good rows of a source, at most `rows`; None if it has none.
 
-    Nor are there any for windows, whose features depend on the moment.
+    Also None with windows, as their features depend on the moment.
     """
-    from ctr.features import RawSource  # which training from a data set does without
+    from ctr.features import RawSource  # not loaded to train from a data set
 
     if not rows or source.spec.windows or not isinstance(source, DatasetSource | RawSource):
         return None
@@ -73,5 +73,5 @@ def draw_examples(source: ExampleSource, rows: int) -> Examples | None:
             return False
         return True
 
-    drawn = [row for row in first_rows(source, rows) if is_good(row)]
-    return Examples(drawn) if drawn else None
+    good_rows = [row for row in first_rows(source, rows) if is_good(row)]
+    return Examples(good_rows) if good_rows else None

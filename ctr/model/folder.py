@@ -1,4 +1,4 @@
-"""The folder of a model: its manifest, and its other files as they belong to it."""
+"""The folder of a model: its manifest, and its other files, verified by the manifest's digests."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ctr.optimizers import Optimizer, optimizer_from_json
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "ctr model"
 FORMAT_VERSION: Final = 1
-"""Of the model folder; a program reads the version it writes and no other."""
+"""The version of the model folder; a program reads the version that it writes and no other."""
 
 DIGESTS = "input_digests"
-"""The key of a manifest's entries for training, calibration and lineage."""
+"""The key of the digests in a manifest's entries for training, calibration and lineage."""
 
 SEEN = "the model was {} on rows of {}, so these metrics are optimistic; evaluate on other rows"
-"""A warning, to be filled in with `seen_rows` and the inputs."""
+"""A warning, to be formatted with the result of `seen_rows` and the inputs."""
 
 
 class OptimizerEntry(BaseModel):
-    """An optimizer's `to_json`, and the passes that it made."""
+    """An optimizer's `to_json`, and the number of its passes."""
 
     model_config = ConfigDict(extra="allow", strict=True, defer_build=True)
 
@@ -62,7 +62,7 @@ class TrainingEntry(BaseModel):
 
 
 class ManifestEntries(BaseModel):
-    """The required entries of a manifest, which has more."""
+    """The required entries of a manifest; it has others."""
 
     model_config = ConfigDict(strict=True, defer_build=True)
 
@@ -74,18 +74,18 @@ class ManifestEntries(BaseModel):
 
 
 def lineage(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The lineage of a model that continues this one, oldest first: its own lineage, and this model."""
+    """The lineage of a model that continues this one, oldest first: this model's lineage, and this model."""
     training = manifest.get("training", {})
     data = {key: training.get(key) for key in ("inputs", DIGESTS, "rows", "forget")}
-    mine = {"id": manifest["id"], "created": manifest.get("created"), **data}
-    return [*training.get("lineage", ()), {**mine, "optimizer": dict(manifest["optimizer"])}]
+    entry = {"id": manifest["id"], "created": manifest.get("created"), **data}
+    return [*training.get("lineage", ()), {**entry, "optimizer": dict(manifest["optimizer"])}]
 
 
 def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
-    """Digests by which a source's `inputs` are recognised, also under another name. Raises DataError.
+    """Digests that identify a source's `inputs`, also under other names. Raises DataError.
 
-    A data set's digest covers everything in it; for files see `file_digests`. Files of which some rows are
-    left out have none.
+    A data set's digest covers everything in it; for files see `file_digests`. Files of which only some rows
+    are read have none.
     """
     folders = [each for each in inputs if not isinstance(each, InputFile)]
     files = [
@@ -100,11 +100,13 @@ def input_digests(inputs: Sequence[str | Path | InputFile]) -> list[str]:
 def seen_rows(manifest: Mapping[str, Any], digests: Sequence[str]) -> str | None:
     """How a model has seen inputs with these digests: "trained" or "calibrated" on them.
 
-    None if it is not known to have seen any, such as when its manifest has no digests.
+    None if it is not known to have seen any of them, for instance if its manifest has no digests.
     """
     training = manifest.get("training", {})
-    trained = [each.get(DIGESTS) or () for each in (training, *training.get("lineage", ()))]
-    if any(digest in known for known in trained for digest in digests):
+    trained = {
+        digest for each in (training, *training.get("lineage", ())) for digest in each.get(DIGESTS) or ()
+    }
+    if not trained.isdisjoint(digests):
         return "trained"
     calibrated = manifest.get("calibrated", {}).get(DIGESTS, ())
     return "calibrated" if any(digest in calibrated for digest in digests) else None
@@ -116,14 +118,14 @@ def load_optimizer(path: Path) -> Optimizer:
 
 
 def manifest_text(manifest: Mapping[str, Any]) -> bytes:
-    """The content of the file."""
+    """The content of the manifest's file."""
     return orjson.dumps(manifest, option=orjson.OPT_INDENT_2)
 
 
 def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
-    """The whole manifest in the model folder `path`; `folder`: its descriptor, if it is open.
+    """The manifest in the model folder `path`; `folder`: the folder's descriptor, if it is open.
 
-    Raises ModelError when there is none, or one of something else, of another format version, or damaged.
+    Raises ModelError if it is missing or damaged, or not that of a model of this format version.
     """
     if folder is None and not path.exists():
         raise ModelError(f"{path}: there is no such model folder; `ctr train … --model {path}` makes one.")
@@ -136,7 +138,7 @@ def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
         kind, version = manifest["format"], manifest["format_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"{path}: {MANIFEST} is missing or torn, so this is not a whole model; train it again."
+            f"{path}: {MANIFEST} is missing or damaged, so the model is incomplete; train it again."
         ) from error
     if kind != FORMAT:
         raise ModelError(f"{path}: is a {kind}, not a model; `ctr train … --model` makes one.")
@@ -161,23 +163,23 @@ _Loaded = TypeVar("_Loaded")
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """An open model folder, which can still be read after another folder has replaced it."""
+    """An open model folder; it can still be read after another folder has replaced it."""
 
     path: Path
     handle: int
     manifest: dict[str, Any]
 
     def content(self, name: str) -> mmap.mmap:
-        """A file, mapped and then verified in memory, so that a later change has no effect."""
+        """The content of a file, mapped and then verified in memory, so that a later change has no effect."""
         try:
             with open(name, "rb", opener=partial(os.open, dir_fd=self.handle)) as file:
-                # Nothing writes to it, but Numba compiles its kernels once more for read-only arrays.
+                # Nothing writes to it, but Numba would compile its kernels again for read-only arrays.
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except PermissionError as error:
             raise ModelError(f"{self.path}: {name} may not be read by this user ({error}).") from error
         except (OSError, ValueError) as error:  # ValueError: it is empty
             raise ModelError(
-                f"{self.path}: {name} cannot be read ({error}); the model is torn, train it again."
+                f"{self.path}: {name} cannot be read ({error}); the model is incomplete, train it again."
             ) from error
         actual, saved = hashlib.sha256(content).hexdigest(), str(self.manifest["sha256"].get(name))
         if actual != saved:
@@ -188,16 +190,16 @@ class ModelFolder:
         return content
 
     def require(self, manifest: Mapping[str, Any]) -> None:
-        """Raise ModelError unless its files are those of the model with this manifest."""
+        """Raises ModelError unless its files are those of the model with this manifest."""
         if self.manifest["sha256"] != manifest["sha256"]:
             raise ModelError(
-                f"{self.path}: another model, {self.manifest['id']}, has taken the place of"
-                f" {manifest['id']} since that was loaded; load it again."
+                f"{self.path}: another model, {self.manifest['id']}, has replaced {manifest['id']} since that"
+                " was loaded; load it again."
             )
 
     @property
     def is_at_its_path(self) -> bool:
-        """Whether no other folder has replaced it."""
+        """True if no other folder has replaced it."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self.handle))
         except OSError:
@@ -205,13 +207,13 @@ class ModelFolder:
 
 
 def load_whole(path: Path, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
-    """The result of `load` for one model in `path`, even if another replaces it meanwhile."""
+    """The result of `load` for one whole model in `path`, even if another replaces it meanwhile."""
     for _ in range(_TRIES):
         with ExitStack() as opened:
             try:
                 handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             except OSError as error:
-                read_manifest(path)  # which says what is wrong
+                read_manifest(path)  # its error says more
                 raise ModelError(f"{path}: cannot be read ({error.strerror}).") from error
             opened.callback(os.close, handle)
             folder = ModelFolder(path, handle, {})
@@ -221,6 +223,6 @@ def load_whole(path: Path, load: Callable[[ModelFolder], _Loaded]) -> _Loaded:
                 if folder.is_at_its_path:
                     raise
     raise ModelError(
-        f"{path}: each of {_TRIES} times that it was loaded, another model took its place meanwhile; load it"
-        " when nobody writes there."
+        f"{path}: another model replaced it during each of {_TRIES} attempts to load it; load it when nobody"
+        " writes there."
     )

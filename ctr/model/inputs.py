@@ -1,4 +1,4 @@
-"""`inputs_of`: what a program gives as data, as paths that `ctr.features.open_source` takes."""
+"""`inputs_of`: turns the data that a program passes into paths for `ctr.features.open_source`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TABLE = "table.arrow"
 
 @contextmanager
 def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[str]]:
-    """`data` is a path, folder, pattern or URI, a list of those, or rows: anything that `table_of` takes.
+    """Yield paths of `data`: a path, folder, pattern or URI, a list of those, or a table (see `table_of`).
 
-    A table is written to a temporary file for the block: so it is read as files are, in bounded memory.
-    `spec`: what it will be read with; see `check_categories` for what is then wrong with its types. Raises
-    DataError for what is none of these, and when there is no room for the file.
+    A table is written to a temporary file for the duration of the block, so that it is read like other files,
+    in bounded memory. `spec`, with which it will be read, has its types checked; see `check_categories`.
+    Raises DataError for other data, and if the disk has no space for the file.
     """
     data = table_of(data)
     if (paths := paths_of(data)) is not None:
@@ -57,7 +57,7 @@ def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[st
 
 
 def paths_of(data: object) -> list[str] | None:
-    """The paths that data names: one, or a list of them; None for other data."""
+    """The paths in `data`, which is one or a list of them; None for other data."""
     if isinstance(data, str | Path):
         return [str(data)]
     if isinstance(data, list | tuple) and data and all(isinstance(each, str | Path) for each in data):
@@ -66,16 +66,16 @@ def paths_of(data: object) -> list[str] | None:
 
 
 def is_table(data: object) -> TypeGuard[Mapping[str, Sequence[object]]]:
-    """Whether data is a dict of columns: each a list or an array."""
+    """True if `data` is a dict of columns, each a list or an array."""
     if not isinstance(data, Mapping) or not data:
         return False
     return all(isinstance(each, list | tuple | np.ndarray) for each in data.values())
 
 
 def table_of(data: object) -> object:
-    """A dict of lists, or a list of dicts, as an Arrow table; other data as it is.
+    """An Arrow table of a dict of lists or a list of dicts; other data unchanged.
 
-    A column that a dict lacks is missing in its row. Raises DataError for columns of several types.
+    A column that a dict lacks is missing in its row. Raises DataError if a column has several types.
     """
     try:
         if is_table(data):
@@ -84,5 +84,5 @@ def table_of(data: object) -> object:
             names = dict.fromkeys(name for row in data for name in row)
             return pa.table({name: [row.get(name) for row in data] for name in names})
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"the rows: they are no table ({error}).") from None
+        raise DataError(f"the rows cannot be converted to a table ({error}).") from None
     return data

@@ -1,4 +1,4 @@
-"""`LinearModel`: the weights of slots, which score examples that are hashed already."""
+"""`LinearModel`: the weights of slots, which score hashed examples."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ctr.lookup import LiveWeights
 
     Examples = Batch | Chunk | sparse.csr_matrix[Any]
-    """Hashed examples; of a matrix, the columns are slots."""
+    """Hashed examples; the columns of a matrix are slots."""
 
 # Below this, looking up every feature is cheaper than finding the distinct slots first.
 _LOCALIZE_FROM_ROWS = 512
-# Weights per distinct slot up to which both are walked through together; of more, each slot is searched for.
+# Up to this many weights per distinct slot, both sorted lists are merged; beyond, each slot is searched for.
 _MERGE_UP_TO = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LinearModel:
-    """Non-zero weights of a logistic regression, whatever made slots of its features.
+    """Non-zero weights of a logistic regression, however its features were hashed to slots.
 
     Immutable, so any number of threads may predict with one object.
     """
@@ -42,23 +42,23 @@ class LinearModel:
     weights: Float32
     """float32[k], none of them 0."""
     lookup: WeightLookup | None = None
-    """Of the same weights, for a server; None: they are searched for."""
+    """A faster lookup of the same weights, for servers; None: binary search."""
 
     @staticmethod
     def of_weights(slots: Slots, weights: Float32) -> LinearModel:
         """The model of weights float32[k], zero or not, at sorted slots."""
-        kept = weights != 0
-        return LinearModel(slots, weights) if kept.all() else LinearModel(slots[kept], weights[kept])
+        nonzero = weights != 0
+        return LinearModel(slots, weights) if nonzero.all() else LinearModel(slots[nonzero], weights[nonzero])
 
     @staticmethod
     def following(lookup: WeightLookup, bits: int) -> LinearModel:
-        """The model of weights that change, which `lookup` alone has."""
+        """The model whose changing weights are only in `lookup`."""
         return LinearModel(no_slots(bits), np.empty(0, np.float32), lookup)
 
     def indexed(self, shared: Path | None = None) -> LinearModel:
-        """The same model, which looks weights up faster, for a few examples at a time; needs more memory.
+        """The same model with a faster lookup for a few examples at a time; it needs more memory.
 
-        `shared`: where processes share it, see `shared_lookup_of` and `LiveWeights`.
+        `shared`: the path where processes share the lookup, see `shared_lookup_of` and `LiveWeights`.
         """
         if self.lookup is not None:
             if shared is not None and self.live is not None:
@@ -70,10 +70,10 @@ class LinearModel:
 
     @property
     def live(self) -> LiveWeights | None:
-        """Its weights, if they change."""
+        """The weights, if they follow a training job."""
         if self.lookup is None or not self.lookup.is_live:
             return None
-        from ctr.lookup import LiveWeights  # which loads the Redis client
+        from ctr.lookup import LiveWeights  # loads the Redis client
 
         assert isinstance(self.lookup, LiveWeights)
         return self.lookup
@@ -83,7 +83,7 @@ class LinearModel:
         return probabilities_of(self.margins(examples))
 
     def margins(self, examples: Examples) -> Float32:
-        """The log-odds of a click of each example, float32[n]: exact also where a probability rounds to 1."""
+        """The log-odds of a click for each example, float32[n]; exact even if the probability rounds to 1."""
         if not isinstance(examples, Batch | Chunk):
             examples = Batch.from_scipy(examples.tocsr())
         if isinstance(examples, Batch) and len(examples) < _LOCALIZE_FROM_ROWS:
@@ -93,16 +93,16 @@ class LinearModel:
         return chunk_margins(chunk, self._weights_in_order(chunk.slots))
 
     def _weights_in_order(self, slots: Slots) -> Float32:
-        """The weights float32[u] of slots[u], sorted and without repeats."""
-        few = not self.slots.size or self.slots.size > _MERGE_UP_TO * slots.size
-        if few or self.slots.dtype != slots.dtype:
+        """The weights float32[u] of slots[u], which are sorted and distinct."""
+        can_merge = self.slots.size and self.slots.dtype == slots.dtype
+        if not can_merge or self.slots.size > _MERGE_UP_TO * slots.size:
             return self.weights_at(slots)
         weights = np.empty(slots.size, np.float32)
         kernels.weights_of(self.slots, self.weights, slots, weights)
         return weights
 
     def weights_at(self, slots: Slots) -> Float32:
-        """The weights float32[u] of slots[u], in any order; 0 where there is none."""
+        """The weights float32[u] of slots[u], in any order; 0 for slots without a weight."""
         if self.lookup is not None:
             return self.lookup.weights_at(slots)
         if self.slots.size == 0:
@@ -113,7 +113,7 @@ class LinearModel:
 
 
 def probabilities_of(log_odds: Float32) -> Float32:
-    """The probabilities float32[n] of these log-odds: every prediction comes from here."""
+    """The probabilities float32[n] of these log-odds; every prediction is computed here."""
     probabilities = log_odds.copy()
     kernels.probabilities_of(probabilities)
     return probabilities

@@ -40,12 +40,12 @@ def predict_file(
     """Score every row of `source` into `out` (`.parquet`, `.csv`, `.tsv`, or `-` for CSV on standard output).
 
     `require_predictable` must accept `out`. Rows are in input order; returns their number. The texts of
-    `columns`, with which `source` was opened as `also`, precede the prediction; with `margins`, the log-odds
+    `columns`, which `source` was opened with as `also`, precede the prediction; with `margins`, the log-odds
     follow it.
 
     A row that was skipped as bad has no prediction (null; `nan` in CSV), so that row `i` of the output
-    always belongs to row `i` of the input. Raises DataError for an input without
-    rows, and when the disk refuses; whatever was at `out` before then stays as it was.
+    always belongs to row `i` of the input. Raises DataError if the input has no rows, or if the disk refuses;
+    an earlier file at `out` is then unchanged.
     """
     rows = 0
     row_numbers = RowNumbers(source.bad_rows)
@@ -53,10 +53,10 @@ def predict_file(
     schema = pa.schema([(name, pa.string()) for name in columns] + [(name, pa.float32()) for name in names])
     texts_of_rows = _UnwrittenTexts(columns)
 
-    def write_rows(numbers: Sequence[Float32]) -> None:
+    def write_rows(scores: Sequence[Float32]) -> None:
         # In text, a null would be an empty line, which readers of CSV skip.
-        scores = [_column(each, nulls=out.suffix == ".parquet") for each in numbers]
-        write(pa.record_batch([*texts_of_rows.take(numbers[0].size), *scores], schema=schema))
+        arrays = [_column(each, nulls=out.suffix == ".parquet") for each in scores]
+        write(pa.record_batch([*texts_of_rows.take(scores[0].size), *arrays], schema=schema))
 
     with (
         _replacing(out, schema) as write,
@@ -68,10 +68,10 @@ def predict_file(
                 continue
             log_odds = model.margins(batch)
             predictions = probabilities_of(log_odds)
-            before, places = rows, row_numbers.of(predictions.size) - rows
-            rows = row_numbers.next
+            positions, count = row_numbers.of(predictions.size) - rows, row_numbers.next - rows
             scores = [predictions, log_odds] if margins else [predictions]
-            write_rows([_spread(each, places, rows - before) for each in scores])
+            write_rows([_spread(each, positions, count) for each in scores])
+            rows += count
             on_rows(rows)
         trailing = row_numbers.rest()
         if trailing:
@@ -83,7 +83,7 @@ def predict_file(
 
 
 def require_predictable(out: Path) -> None:
-    """Raise DataError if predictions cannot be written there."""
+    """Raises DataError if predictions cannot be written to `out`."""
     if str(out) == "-":
         return
     if out.suffix not in _SUFFIXES:
@@ -100,71 +100,73 @@ class _UnwrittenTexts:
     """The texts of other columns, until the predictions of their rows are known."""
 
     def __init__(self, columns: Sequence[str]) -> None:
-        self._waiting: dict[str, Any] = {name: pa.nulls(0, pa.string()) for name in columns}
+        self._texts: dict[str, Any] = {name: pa.nulls(0, pa.string()) for name in columns}
 
     def add(self, texts: RowTexts | None) -> None:
-        """Append the rows that were read for a batch."""
+        """Append the texts of the rows that were read for a batch."""
         if texts is None:
             return
-        for name, waiting in self._waiting.items():
-            self._waiting[name] = pa.concat_arrays([waiting, texts.columns[name]])
+        for name, unwritten in self._texts.items():
+            self._texts[name] = pa.concat_arrays([unwritten, texts.columns[name]])
 
     def take(self, rows: int) -> list[pa.Array]:
-        """Remove and return the first rows, column by column."""
-        first = [waiting[:rows] for waiting in self._waiting.values()]
-        self._waiting = {name: waiting[rows:] for name, waiting in self._waiting.items()}
+        """Remove and return the texts of the first rows, column by column."""
+        first = [texts[:rows] for texts in self._texts.values()]
+        self._texts = {name: texts[rows:] for name, texts in self._texts.items()}
         return first
 
 
-def _spread(numbers: Float32, places: Positions, rows: int) -> Float32:
-    """The numbers at their places among `rows`; NaN, which no prediction is, everywhere else."""
-    if numbers.size == rows:
-        return numbers
+def _spread(scores: Float32, positions: Positions, rows: int) -> Float32:
+    """float32[rows] with the scores at these positions, and NaN, which no score is, everywhere else."""
+    if scores.size == rows:
+        return scores
     spread = np.full(rows, np.nan, np.float32)
-    spread[places] = numbers
+    spread[positions] = scores
     return spread
 
 
-def _column(numbers: Float32, *, nulls: bool) -> pa.Array:
-    """An Arrow column; `nulls`: in place of NaN. `pa.array` would load pandas, if installed: 0.3 s."""
-    mask = pa.py_buffer(np.packbits(~np.isnan(numbers), bitorder="little")) if nulls else None
-    return pa.Array.from_buffers(pa.float32(), numbers.size, [mask, pa.py_buffer(numbers)])
+def _column(scores: Float32, *, nulls: bool) -> pa.Array:
+    """An Arrow column; `nulls`: replace NaN by null. `pa.array` would load pandas, if installed: 0.3 s."""
+    mask = pa.py_buffer(np.packbits(~np.isnan(scores), bitorder="little")) if nulls else None
+    return pa.Array.from_buffers(pa.float32(), scores.size, [mask, pa.py_buffer(scores)])
 
 
 @contextmanager
 def _replacing(out: Path, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """A function that appends rows to a file which takes the place of `out` once complete."""
+    """Yield a function that appends rows to a file, which replaces `out` once complete."""
     is_parquet = out.suffix == ".parquet"
     try:
         with ExitStack() as opened:
             if str(out) == "-":
-                place: Any = sys.stdout.buffer
+                file: Any = sys.stdout.buffer
             else:
-                # Opened here, as a path would have Arrow load its file systems: 0.1 s.
-                place = opened.enter_context(pa.OSFile(str(opened.enter_context(replace_file(out))), "wb"))
+                # Opened here, as Arrow would load its file systems for a path: 0.1 s.
+                file = opened.enter_context(pa.OSFile(str(opened.enter_context(replace_file(out))), "wb"))
             writer = opened.enter_context(
-                # Predictions hardly repeat: a dictionary of them would take as long as scoring.
-                parquet.ParquetWriter(place, schema, use_dictionary=_texts(schema), compression="snappy")
+                # Predictions hardly repeat: to make a dictionary of them would take as long as scoring.
+                parquet.ParquetWriter(
+                    file, schema, use_dictionary=_text_columns(schema), compression="snappy"
+                )
                 if is_parquet
-                else _text_writer(place, schema, "\t" if out.suffix == ".tsv" else ",")
+                else _text_writer(file, schema, "\t" if out.suffix == ".tsv" else ",")
             )
             yield writer.write_batch
-    except BrokenPipeError:  # the reader has closed the pipe; Click ends the command silently
+    except BrokenPipeError:  # the reader closed the pipe; Click ends the command silently
         raise
     except OSError as error:
         where = "standard output" if str(out) == "-" else out
         raise DataError(f"{where}: the predictions could not be written ({error}).") from error
 
 
-def _texts(schema: pa.Schema) -> list[str]:
+def _text_columns(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if field.type == pa.string()]
 
 
-def _text_writer(place: Any, schema: pa.Schema, delimiter: str) -> csv.CSVWriter:
-    special = any(character in name for name in schema.names for character in f'"\r\n{delimiter}')
+def _text_writer(file: Any, schema: pa.Schema, delimiter: str) -> csv.CSVWriter:
+    needs_quotes = any(character in name for name in schema.names for character in f'"\r\n{delimiter}')
     options = csv.WriteOptions(
         delimiter=delimiter,
-        quoting_style="needed" if _texts(schema) else "none",
-        quoting_header="needed" if special else "none",
+        quoting_style="needed" if _text_columns(schema) else "none",
+        quoting_header="needed" if needs_quotes else "none",
     )
-    return csv.CSVWriter(place, schema, write_options=options)
+    return csv.CSVWriter(file, schema, write_options=options)

@@ -1,4 +1,4 @@
-"""`UnseenCounts`: by field, how many features of some rows a model has no weight for."""
+"""`UnseenCounts`: how many features of some rows a model has no weight for, by field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ctr.model.linear import LinearModel
 
 Counts = NDArray[np.int64]
 MOST_ROWS = 4_096
-"""To look a weight up takes 0.5 us in a large model."""
+"""Rows whose features are counted. Looking up a weight takes 0.5 us in a large model."""
 
 
 class UnseenCounts:
@@ -21,18 +21,18 @@ class UnseenCounts:
     def __init__(self, spec: FeatureSpec) -> None:
         self.names = spec.names
         self.features: Counts = np.zeros(len(spec.names), np.int64)
-        """int64[names]: features met."""
+        """int64[names]: all features."""
         self.unseen: Counts = np.zeros(len(spec.names), np.int64)
-        """int64[names]: those of them that have no weight."""
+        """int64[names]: features without a weight."""
 
     def cleared(self) -> Self:
-        """The same, from zero."""
+        """Reset the counts to zero; returns itself."""
         self.features[:] = 0
         self.unseen[:] = 0
         return self
 
     def add(self, batch: Batch | Chunk, linear: LinearModel) -> None:
-        """Count the features of the first `MOST_ROWS` rows; nothing if their fields are not known."""
+        """Count the features of the first `MOST_ROWS` rows; none if the batch has no field ids."""
         if batch.fields is None:
             return
         end = batch.indptr[min(len(batch), MOST_ROWS)]
@@ -43,6 +43,6 @@ class UnseenCounts:
         self.unseen += np.bincount(fields[linear.weights_at(slots) == 0], minlength=bins)[1:]
 
     def shares(self) -> dict[str, float]:
-        """By field with any features, the share of them that are unseen."""
+        """The share of unseen features by field, for fields that have any features."""
         counts = zip(self.names, self.features.tolist(), self.unseen.tolist(), strict=True)
         return {name: round(unseen / features, 6) for name, features, unseen in counts if features}

@@ -93,7 +93,7 @@ def test_the_state_of_a_model_whose_place_another_has_taken(tmp_path: Path) -> N
     loaded = load_model(tmp_path / "model")
     assert state_of(loaded)[1][0, 0] == 1
     save(new, tmp_path / "model")
-    with pytest.raises(ModelError, match=f"another model, {new.id}, has taken the place of {old.id}"):
+    with pytest.raises(ModelError, match=f"another model, {new.id}, has replaced {old.id}"):
         state_of(loaded)
 
 

@@ -84,7 +84,7 @@ def test_all_kinds_of_data_are_the_same(rows: list[dict[str, object]], tmp_path:
         shown = models[0].explain(data, rows=2)
         assert isinstance(shown, list)
         assert [each.prediction for each in shown] == pytest.approx(expected[:2].tolist(), rel=1e-5)
-    with pytest.raises(DataError, match="the rows: they are no table"):
+    with pytest.raises(DataError, match="the rows cannot be converted to a table"):
         ctr.train([{"click": 1, "site": "a"}, {"click": "no", "site": 1.5}], spec)
 
 

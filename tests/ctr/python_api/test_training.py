@@ -85,7 +85,7 @@ def test_it_can_be_saved_and_trained_on(log: Path, tmp_path: Path, cli: Cli) -> 
     for file in (tmp_path / "model").iterdir():
         assert (tmp_path / "other" / file.name).read_bytes() == file.read_bytes()
     more.save(tmp_path / "model")
-    with pytest.raises(ModelError, match="has taken the place of"):
+    with pytest.raises(ModelError, match="has replaced"):
         loaded.save(tmp_path / "third")
     assert cli("evaluate", "--model", tmp_path / "other", log).code == 0
 

@@ -142,7 +142,7 @@ def test_the_dictionary_of_a_folder_that_is_another_model_by_now(model: Model, t
     assert loaded.weights()["feature"].to_pylist() == ["(bias)", "a=b"]
     assert loaded.weights().equals(of_folder.weights())
     model.save(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"another model, .* has taken the place of"):
+    with pytest.raises(ModelError, match=r"another model, .* has replaced"):
         loaded.weights()
     assert ctr.load_model(tmp_path / "model").weights().equals(model.weights())
 
