@@ -1,4 +1,4 @@
-"""The weights of a few slots at a time: of models that stay as they are, and of one that is being trained."""
+"""Fast lookups of the weights of a few slots: of a fixed model, or of one that is being trained."""
 
 from typing import TYPE_CHECKING
 

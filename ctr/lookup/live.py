@@ -25,23 +25,23 @@ from ctr.ps import Feed, PartitionChange, RedisStore
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""Between two readings of a feed that has nothing new."""
+"""Pause before reading the feed again when it has no changes."""
 _AWAY_S = 1.0
-"""Between two tries while the store cannot be read."""
+"""Pause between attempts while the store cannot be read."""
 _LEADER_S = 0.2
-"""Between two looks whether the process that reads for all has ended."""
+"""Pause between checks whether the process that reads for all has ended."""
 _AT_A_TIME = 20_000
-"""Slots whose weights are computed together: they stay in the processor's cache."""
+"""Slots whose weights are computed together, so that they stay in the processor's cache."""
 
 
 class LiveWeights:
     """A `WeightLookup` that follows the feed of a model, on a thread of its own.
 
-    It holds packed accumulators, 8 bytes for each slot that has a state, besides the weights. A request that
-    asks for its weights at once sees all slots of a partition as of one moment.
+    In addition to the weights, it holds packed accumulators: 8 bytes for each slot that has a state. A single
+    call of `weights_at` sees all slots of a partition at one moment.
 
-    Of processes that share a folder, one follows the feed for all: the one that holds a lock on a file there.
-    When it ends, however it ends, another takes over, and reads everything anew.
+    Among processes that share a folder, one follows the feed for all: the one that holds a lock on a file
+    there. When it ends, for whatever reason, another takes over and reads everything again.
     """
 
     is_live: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class LiveWeights:
     def __init__(
         self, open_store: Callable[[], RedisStore], bits: int, optimizer: Optimizer, most: int = DENSE_SLOTS
     ) -> None:
-        """`open_store` is called by who follows; `most`: slots that get dense arrays."""
+        """`open_store` is called by the process that follows; `most`: the most slots of a dense array."""
         self._open_store, self._optimizer = open_store, optimizer
         self._size = 1 << bits, most
         self._folder: Path | None = None
@@ -58,35 +58,35 @@ class LiveWeights:
         self._store: RedisStore
         self._closing = Event()
         self.changes = 0
-        """Slots that this process has changed so far, each time that it did."""
+        """The number of changes of slots by this process so far."""
         self.on_served: Callable[[float], object] = lambda _: None
-        """Called for each change with the seconds from its first push's arrival at the store until now."""
+        """Called for each change with the seconds since its first push arrived at the store."""
 
     def share(self, folder: Path) -> None:
-        """Share them with other processes; before `start`, and not if the folder's disk has no room."""
+        """Share the weights with other processes, if the folder's disk has space; called before `start`."""
         self._folder = folder
 
     @property
     def age_s(self) -> float:
-        """For how long pushes may have arrived at the store that are not in these weights."""
+        """The age of the weights in seconds: pushes since then may be missing."""
         return monotonic() - self._table.current_at
 
     @property
     def failure(self) -> str | None:
-        """Why the store cannot be read now."""
+        """Why the store cannot be read now; None if it can."""
         return self._table.failure
 
     @property
     def follows(self) -> bool:
-        """Whether this process reads the feed."""
+        """True if this process reads the feed."""
         return self._lock is not None or self._folder is None
 
     def weights_at(self, slots: Slots) -> Float32:
-        """The weights float32[u] of slots[u], in any order; 0 where there is none."""
+        """The weights float32[u] of slots[u], in any order; 0 for slots without a weight."""
         return self._table.read(slots)
 
     def start(self) -> None:
-        """Wait until everything has been read, then go on following until `close`. Raises StoreError."""
+        """Read the whole model, then follow the feed until `close`. Raises StoreError."""
         self._table = self._new_table()
         feed = None
         while not (self._table.is_whole or self._closing.is_set()):
@@ -101,7 +101,7 @@ class LiveWeights:
         Thread(target=self._follow, args=(feed,), name="feed", daemon=True).start()
 
     def close(self) -> None:
-        """Stop reading soon; the weights stay. It does not wait for a store that is away."""
+        """Stop reading soon; the weights stay. It does not wait for an unreachable store."""
         self._closing.set()
 
     def _new_table(self) -> WeightTable:
@@ -109,12 +109,12 @@ class LiveWeights:
             with suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
                 return WeightTable(*self._size, SharedMemory(self._folder))
-            logger.error("%s has no room for weights that processes share: each has its own", self._folder)
+            logger.error("%s has no space for shared weights: each process keeps its own", self._folder)
             self._folder = None
         return WeightTable(*self._size)
 
     def _lead(self) -> bool:
-        """Whether this process is the one that follows; from now on, if none was."""
+        """Become the process that follows if there is none; returns True if this process follows."""
         if self.follows:
             return True
         assert self._folder is not None
@@ -133,7 +133,7 @@ class LiveWeights:
             self._lock = None
 
     def _read_all(self) -> Feed:
-        """Read everything, also what is there already; returns where to read on."""
+        """Read the whole model into the table; returns the feed at the position to continue from."""
         self._store = self._open_store()
         try:
             self._table.take_over()
@@ -146,7 +146,7 @@ class LiveWeights:
         return feed
 
     def _follow(self, feed: Feed | None) -> None:
-        """Read the feed, or wait until it is this process's turn, until it is closed."""
+        """Until `close`, read the feed, or wait until it is this process's turn to."""
         try:
             while not self._closing.is_set():
                 try:
@@ -156,7 +156,7 @@ class LiveWeights:
                         self._read(feed)
                 except CtrError as error:
                     if self._table.failure is None:
-                        logger.error("the feed cannot be read, what is served stays: %s", error)
+                        logger.error("the feed cannot be read, the served weights stay: %s", error)
                     self._table.note_failure(str(error))
                     self._closing.wait(_AWAY_S)
                     continue
@@ -170,11 +170,11 @@ class LiveWeights:
             self._resign()
 
     def _read(self, feed: Feed) -> None:
-        began = monotonic()
+        started = monotonic()
         for change in feed.read():
             self._apply(change)
         if feed.is_current:
-            self._table.note_current(began)
+            self._table.note_current(started)
 
     def _apply(self, change: PartitionChange) -> None:
         slots: NDArray[Any] = change.slots
@@ -183,7 +183,7 @@ class LiveWeights:
             size = change.whole.size
             first = change.partition * size
             before = self._table.packed_of(first, size)
-            # All that are not zero: a process that led before may have died before it had written weights.
+            # All non-zero ones: an earlier leader may have died before it had written their weights.
             offsets = np.flatnonzero((before != 0) | (change.whole != 0))
             increments, slots = (change.whole - before)[offsets], offsets + first
         self.changes += int(np.count_nonzero(increments))

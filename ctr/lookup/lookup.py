@@ -18,31 +18,31 @@ from ctr.optimizers import Float32
 from ctr.outputs import replace_file
 
 DENSE_SLOTS = 1 << 26
-"""Up to here each slot has a place of its own: 256 MiB."""
+"""Up to this many slots, each has a place of its own in a dense array: 256 MiB."""
 _KEPT = 3
-"""Shared files, so that a rollback finds the one before."""
+"""Shared files that are kept, so that a rollback finds the previous one."""
 
 
 class WeightLookup(Protocol):
     """Weights by slot."""
 
     is_live: ClassVar[bool]
-    """Whether they change."""
+    """True if the weights change."""
 
     def weights_at(self, slots: Slots) -> Float32:
-        """The weights float32[u] of slots[u], in any order; 0 where there is none."""
+        """The weights float32[u] of slots[u], in any order; 0 for slots without a weight."""
 
 
 class FixedLookup(WeightLookup, Protocol):
-    """Of weights that stay as they are."""
+    """A lookup of weights that do not change."""
 
     @property
     def arrays(self) -> Sequence[NDArray[Any]]:
-        """What it looks into."""
+        """The arrays that hold the weights."""
 
 
 def lookup_of(slots: Slots, weights: Float32, most: int = DENSE_SLOTS) -> FixedLookup:
-    """A lookup of the weights float32[k] at sorted slots[k]; `most`: slots that get a dense array."""
+    """A lookup of the weights float32[k] at sorted slots[k]; `most`: the most slots of a dense array."""
     size = _dense_size(slots)
     if size <= most:
         table = np.zeros(size, np.float32)
@@ -55,9 +55,10 @@ def lookup_of(slots: Slots, weights: Float32, most: int = DENSE_SLOTS) -> FixedL
 
 
 def shared_lookup_of(slots: Slots, weights: Float32, path: Path, most: int = DENSE_SLOTS) -> FixedLookup:
-    """The same, in the memory of a file that the first process writes and all map.
+    """The same lookup in a memory-mapped file, which the first process writes and all processes share.
 
-    Of the files beside it, the last few are kept. Where the disk refuses, the lookup is this process's own.
+    Only the latest few such files are kept in the folder. If the disk refuses, this process has a lookup of
+    its own.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,9 +71,9 @@ def shared_lookup_of(slots: Slots, weights: Float32, path: Path, most: int = DEN
                 files = sorted(path.parent.glob("*.lookup"), key=lambda each: each.stat().st_mtime_ns)
                 for old in files[:-_KEPT]:
                     old.unlink()
-            # As a copy: Numba compiles its kernels once more for read-only arrays.
+            # Copy-on-write, as Numba would compile its kernels again for read-only arrays.
             content = np.memmap(path.with_suffix(".lookup"), np.uint8, "c")
-    except (OSError, ValueError, CtrError):  # ValueError: it is empty
+    except (OSError, ValueError, CtrError):  # ValueError: the file is empty
         return lookup_of(slots, weights, most)
     if _dense_size(slots) <= most:
         return _Dense(content.view(np.ndarray).view(np.float32))
@@ -86,7 +87,7 @@ def _dense_size(slots: Slots) -> int:
 
 
 def _index_bits(slots: Slots) -> tuple[int, np.uint64]:
-    bits = int(2 * slots.size).bit_length()  # between a quarter and half of the places are taken
+    bits = int(2 * slots.size).bit_length()  # between a quarter and half of the places are used
     return bits, np.uint64(64 - bits)
 
 

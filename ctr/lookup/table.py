@@ -1,4 +1,4 @@
-"""`WeightTable`: packed accumulators and weights by slot, which one process changes and others read."""
+"""`WeightTable`: packed accumulators and weights by slot; one process writes them, others read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Bytes = NDArray[np.uint8]
 
 _HEADER = np.dtype(
     [
-        ("sequence", np.int64),  # odd while weights are written
+        ("sequence", np.int64),  # odd while weights are being written
         ("bits", np.int64),  # of the index; 0: dense
-        ("used", np.int64),  # places of the index
+        ("used", np.int64),  # used places of the index
         ("is_whole", np.int64),
         ("current_at", np.float64),
         ("failure", "S512"),
@@ -31,31 +31,31 @@ _HEADER = np.dtype(
 )
 _FEWEST_BITS = 16
 _WAIT_S, _TRIES = 5e-5, 1_000
-"""A reader that meets a writer waits so long, so often."""
+"""How long, and how often, a reader waits for a writer."""
 
 
 class OwnMemory:
     """Memory of this process alone."""
 
     def allocate(self, name: str, size: int) -> Bytes:
-        """So many bytes, all zeros."""
+        """Allocate `size` bytes, all zeros."""
         del name
         return np.zeros(size, np.uint8)
 
     def release(self, name: str) -> None:
-        """Nothing of this name is used any more."""
+        """Free the memory with this name, which is no longer used."""
 
 
 class SharedMemory(OwnMemory):
-    """Memory of files in a folder, which all processes share that map them."""
+    """Memory-mapped files in a folder, which all processes that map them share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def allocate(self, name: str, size: int) -> Bytes:
-        """So many bytes, zeros if the file is new. Raises OSError if the disk has no room.
+        """Allocate `size` bytes, zeros if the file is new. Raises OSError if the disk has no space.
 
-        The room is taken at once: a page that finds none later would end the process.
+        It reserves the disk space at once, as a page without space would later kill the process.
         """
         handle = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -70,14 +70,14 @@ class SharedMemory(OwnMemory):
 
 
 class _Arrays(NamedTuple):
-    """Where the numbers are."""
+    """The arrays of a table, dense or with an index."""
 
     packed: Int64
     weights: Float32
     bits: int = 0
-    """Of the places of an index; 0: each slot has its own place."""
+    """The index has `2**bits` places; 0: no index, each slot has its own place."""
     keys: NDArray[np.uint64] = np.empty(0, np.uint64)
-    """By place, the slot + 1; 0: free."""
+    """The slot + 1 at each place; 0: free."""
 
     @property
     def shift(self) -> np.uint64:
@@ -90,7 +90,7 @@ class _Arrays(NamedTuple):
             kernels.dense_weights(self.weights, slots, out)
 
     def add(self, slots: NDArray[Any], increments: Int64) -> tuple[Int64, int]:
-        """Add to packed accumulators; the place of each slot, int64[k], and how many places were free."""
+        """Add to packed accumulators; returns each slot's place, int64[k], and the number of new slots."""
         if not self.bits:
             kernels.add_to_table(self.packed, slots, increments)
             return slots.astype(np.int64), 0
@@ -100,14 +100,14 @@ class _Arrays(NamedTuple):
 
 
 class WeightTable:
-    """Up to `most` slots have a place each (12 bytes), more are found by an index (20 bytes and a reserve).
+    """A dense table for up to `most` slots (12 bytes each), else one with an index (20 bytes and a reserve).
 
-    One thread of one process writes; any thread of any process reads. A reader sees what one call of `write`
-    has written as a whole. It is a sequence lock, as in Linux: no process can die with it in its hands.
+    One thread of one process writes; any thread of any process reads. A reader sees all weights of a call of
+    `write`, or none. This is a sequence lock, as in Linux, so no process can die while holding it.
     """
 
     def __init__(self, slots: int, most: int = DENSE_SLOTS, memory: OwnMemory | None = None) -> None:
-        """Raises as `SharedMemory.allocate`."""
+        """Raises OSError as `SharedMemory.allocate` does."""
         self._memory = memory or OwnMemory()
         self._header = self._memory.allocate("header", _HEADER.itemsize).view(_HEADER)
         self._sequence = self._header["sequence"]
@@ -133,31 +133,31 @@ class WeightTable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole model has been read into it once."""
+        """True once the whole model has been read into it."""
         return bool(self._header["is_whole"][0])
 
     @property
     def current_at(self) -> float:
-        """Up to when it has everything, by the monotonic clock of this machine."""
+        """The time up to which it has all changes, by this machine's monotonic clock."""
         return float(self._header["current_at"][0])
 
     @property
     def failure(self) -> str | None:
-        """Why it cannot follow now."""
+        """Why the writer cannot follow now; None if it can."""
         return self._header["failure"][0].decode(errors="replace") or None
 
     def note_current(self, at: float) -> None:
-        """It has everything from before `at`."""
+        """Record that it has all changes from before `at`."""
         self._header["current_at"], self._header["is_whole"], self._header["failure"] = at, 1, b""
 
     def note_failure(self, reason: str) -> None:
-        """It cannot follow now."""
+        """Record why the writer cannot follow now."""
         self._header["failure"] = reason.encode()
 
     def take_over(self) -> None:
-        """Begin to write, where another process may have died while it wrote.
+        """Become the writer, after another process may have died while writing.
 
-        Then `add` may have added what `write` never wrote, to some of the slots.
+        Accumulators may then have changes whose weights were never written.
         """
         self._sequence += self._sequence & 1
         self._find_index()
@@ -165,19 +165,19 @@ class WeightTable:
         self._header["used"] = np.count_nonzero(self._arrays.keys)
 
     def add(self, slots: NDArray[Any], increments: Int64) -> Int64:
-        """Add to packed accumulators; the place of each slot, int64[k]. Weights are left as they are."""
+        """Add to packed accumulators; returns the place of each slot, int64[k]. Weights do not change."""
         needed = int(self._header["used"][0]) + slots.size
         if self._arrays.bits and 2 * needed > self._arrays.keys.size:
             self._grow(4 * needed)
-        # A new slot has the weight 0 until its own is written, whoever reads meanwhile.
+        # A new slot has the weight 0 until its own is written, also for concurrent readers.
         places, new = self._arrays.add(slots, increments)
         self._header["used"] += new
         return places
 
     def _grow(self, least: int) -> None:
-        """Move to an index with at least so many places."""
+        """Move to an index with at least `least` places."""
         old, new = self._arrays, self._index((least - 1).bit_length())
-        new.keys[:], new.weights[:] = 0, 0  # another process may have died here
+        new.keys[:], new.weights[:] = 0, 0  # in case another process died while growing
         used = np.flatnonzero(old.keys)
         places, _ = new.add(old.keys[used] - np.uint64(1), old.packed[used])
         new.weights[places] = old.weights[used]
@@ -191,7 +191,7 @@ class WeightTable:
         return self._arrays.packed[places]
 
     def packed_of(self, first: int, count: int) -> Int64:
-        """The packed accumulators of so many slots, from the first on."""
+        """The packed accumulators of `count` slots, from `first` on."""
         arrays = self._arrays
         if not arrays.bits:
             return arrays.packed[first : first + count]
@@ -201,13 +201,13 @@ class WeightTable:
         return out
 
     def write(self, places: Int64, weights: Float32) -> None:
-        """Set the weights at these places, for all who read at once."""
+        """Set the weights at these places; readers see all of them or none."""
         self._sequence += 1
         self._arrays.weights[places] = weights
         self._sequence += 1
 
     def read(self, slots: Slots) -> Float32:
-        """The weights float32[u] of slots[u]; 0 where there is none."""
+        """The weights float32[u] of slots[u]; 0 for slots without a weight."""
         out = np.empty(slots.size, np.float32)
         for _ in range(_TRIES):
             sequence = self._sequence[0]
@@ -217,5 +217,5 @@ class WeightTable:
                 if self._sequence[0] == sequence:
                     return out
             sleep(_WAIT_S)
-        self._arrays.look_up(slots, out)  # who writes was stopped in between: what is there is good enough
+        self._arrays.look_up(slots, out)  # the writer was stopped while writing: some weights may be older
         return out
