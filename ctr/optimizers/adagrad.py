@@ -23,9 +23,9 @@ class AdaGrad(Optimizer):
     each occurrence of a feature moves its weight towards 0, so they grow with the data, and the state does
     not depend on them.
 
-    The defaults suit logs of clicks: their progressive log loss over real rows is 0.45396 (48,000 of Criteo),
-    0.42523 (8,000 of Avazu) and 0.33817 (26,000 of a9a), that of FTRL's 0.45491, 0.42621 and 0.33644. With
-    the paper's beta of nearly 0, it is 0.46107, 0.42687 and 0.33653 at the same alpha.
+    The defaults suit click logs: the progressive log loss over real rows is 0.45396 (48,000 of Criteo),
+    0.42523 (8,000 of Avazu) and 0.33817 (26,000 of a9a). With FTRL's defaults it is 0.45491, 0.42621 and
+    0.33644; with the paper's beta of nearly 0, at the same alpha, 0.46107, 0.42687 and 0.33653.
     """
 
     name: ClassVar[str] = "adagrad"
@@ -37,9 +37,9 @@ class AdaGrad(Optimizer):
     beta: float = 0.5
     """Damps the first steps."""
     l1: float = 0.0
-    """Strength of the L1 penalty of each occurrence; above 0, weights may be 0. Not of the bias."""
+    """Strength of the L1 penalty per occurrence; above 0, weights may be 0. The bias has no penalty."""
     l2: float = 0.0
-    """Strength of the L2 penalty of each occurrence. Not of the bias."""
+    """Strength of the L2 penalty per occurrence. The bias has no penalty."""
 
     def __post_init__(self) -> None:
         Optimizer.__post_init__(self)
@@ -52,7 +52,7 @@ class AdaGrad(Optimizer):
         return np.float32(self.alpha), np.float32(self.beta), np.float32(self.l1), np.float32(self.l2)
 
     def state_of(self, weights: Float64) -> Float32:
-        """The state float32[u, 2] of slots with these weights, of whose gradients nothing is known."""
+        """The state float32[u, 2] of slots with these weights and no gradients yet."""
         return np.stack([weights, np.zeros(weights.size)], axis=1).astype(np.float32)
 
     @property
@@ -61,7 +61,7 @@ class AdaGrad(Optimizer):
         return n_for_steps(self.alpha, self.beta)
 
     def forget(self, state: Float32, share: float) -> Float32:
-        """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
+        """The state float32[u, 2] with the same weights; sums of squared gradients are reduced by `share`."""
         return state * np.array([1, 1 - share], np.float32)
 
     def weights(self, state: Float32) -> Float32:

@@ -51,18 +51,18 @@ class Ftrl(Optimizer):
     def in_pass(self, number: float) -> Ftrl:
         """The settings of pass `number` (from 1) over the same data: penalties grow with the passes.
 
-        After k passes the sums `z` and `n` hold every example k times. With the penalties multiplied
-        too, more passes come closer to the optimum of one penalised objective instead of drifting to
-        the unpenalised one: on w6a, shuffled, the best of thousands of settings went from a test log loss of
-        0.0322 to 0.0296 (L-BFGS: 0.0311).
+        After k passes the sums `z` and `n` hold every example k times. With penalties multiplied by k, more
+        passes approach the optimum of one penalised objective; without, they drift to the unpenalised one.
+        On w6a, shuffled, the best test log loss of thousands of settings went from 0.0322 to 0.0296 (L-BFGS:
+        0.0311).
         """
         return replace(self, l1=self.l1 * number, l2=self.l2 * number)
 
     def z_bits(self, n_bits: int) -> int:
-        """The fraction bits of `z` in a Redis store: fewer, the larger `z` has to become.
+        """The fraction bits of `z` in a Redis store; the larger `z` can become, the fewer.
 
-        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and has to hold the largest with the
-        largest `n` that the store knows.
+        `z` holds a weight scaled by `(beta + sqrt(n)) / alpha + l2`, and must be able to hold the largest
+        weight with the largest `n` of the store.
         """
         largest_rate = (self.beta + sqrt(largest_n(n_bits))) / self.alpha + self.l2
         return fraction_bits(LARGEST_WEIGHT * largest_rate + self.l1)
@@ -76,26 +76,26 @@ class Ftrl(Optimizer):
         """The state float32[u, 2] that `former` learnt, converted for these settings.
 
         `z` is the sum of the gradients minus the weights scaled by the learning rate. It does not contain the
-        penalties, so new ones take effect at once on all weights. With another alpha or beta, `z` becomes the
-        one that gives the same weights under the former penalties. So the weights depend on all four
-        settings, and continuously.
+        penalties, so new penalties take effect on all weights at once. With another alpha or beta, `z` is
+        converted so that it gives the same weights under the former penalties. The weights are thus a
+        continuous function of all four settings.
         """
         if (self.alpha, self.beta) == (former.alpha, former.beta):
             return state
         w, n = former.weights(state).astype(np.float64), state[:, 1].astype(np.float64)
-        # With a rate of 0, no z gives a weight under the former penalties: use these.
+        # With a rate of 0, no z gives such a weight under the former penalties: use the new ones.
         infinite = (self.beta == 0) & (former.l2 == 0) & (n == 0)
         l1, l2 = np.where(infinite, self.l1, former.l1), np.where(infinite, self.l2, former.l2)
         z = np.where(w == 0, state[:, 0], self._z_of(w, n, l1, l2))
         return np.stack([z, n], axis=1).astype(np.float32)
 
     def forget(self, state: Float32, share: float) -> Float32:
-        """State float32[u, 2] with the same weights, whose sums of squared gradients lose this share."""
+        """The state float32[u, 2] with the same weights; sums of squared gradients are reduced by `share`."""
         n = state[:, 1] * np.float32(1 - share)
         return np.stack([self.first_at(state, n), n], axis=1)
 
     def first_at(self, state: Float32, n: Float32) -> Float32:
-        """The `z` float32[u] of a state with the same weights and other sums of squared gradients."""
+        """The `z` float32[u] that gives the same weights with other sums of squared gradients."""
         w = self.weights(state).astype(np.float64)
         # Weights that L1 keeps at 0 stay 0.
         return np.where(w == 0, state[:, 0], self.state_of(w, n.astype(np.float64))[:, 0])
@@ -106,7 +106,7 @@ class Ftrl(Optimizer):
         return np.stack([self._z_of(weights, n, self.l1, self.l2), n], axis=1).astype(np.float32)
 
     def _z_of(self, weights: Float64, n: Float64, l1: float | Float64, l2: float | Float64) -> Float64:
-        """The `z` float64[u] that gives these weights at this learning rate, under other penalties."""
+        """The `z` float64[u] that gives these weights at this learning rate, with penalties `l1` and `l2`."""
         return -weights * ((self.beta + np.sqrt(n)) / self.alpha + l2) - np.sign(weights) * l1
 
     def _numbers(self) -> tuple[np.float32, np.float32, np.float32, np.float32]:

@@ -1,4 +1,4 @@
-"""L-BFGS, the optimizer: its settings; `ctr.batch` has the method."""
+"""L-BFGS: its settings; the method is in `ctr.batch`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ctr.optimizers.optimizer import Float32, Float64, Optimizer
 class Lbfgs(Optimizer):
     """Settings of L-BFGS, which minimises the penalised log loss of all examples at once.
 
-    With an L1 penalty the method is OWL-QN (Andrew and Gao, ICML 2007). Of 1, 3, 10 and 30, an `l2` of 10
-    or 30 was best on held-out rows of Criteo, 10 on those of Avazu; where features are few it is 1.
+    With an L1 penalty the method is OWL-QN (Andrew and Gao, ICML 2007). Of the values 1, 3, 10 and 30 for
+    `l2`, 10 and 30 were best on validation rows of Criteo, and 10 on those of Avazu; with few features, 1 is.
     """
 
     name: ClassVar[str] = "lbfgs"
@@ -26,9 +26,9 @@ class Lbfgs(Optimizer):
     online: ClassVar[bool] = False
 
     l1: float = 0.0
-    """Strength of the L1 penalty: of `l1 * |w|` beside the sum of all log losses. Not of the bias."""
+    """Strength of the L1 penalty: `l1 * |w|` is added to the sum of log losses. The bias has no penalty."""
     l2: float = 10.0
-    """Strength of the L2 penalty, of `l2 / 2 * w**2`. scikit-learn's `C` is `1 / l2`."""
+    """Strength of the L2 penalty: `l2 / 2 * w**2` is added. scikit-learn's `C` is `1 / l2`."""
     iterations: int = 200
     """The most iterations, each with two passes over the examples."""
     tolerance: float = 1e-6
@@ -40,17 +40,17 @@ class Lbfgs(Optimizer):
             raise ModelError(f"iterations is {self.iterations}: give a whole number of at least 1.")
 
     def train(self, chunk: Chunk, state: Float32, *, number: int = 0, copies: float = 1) -> Float32:
-        """Not possible."""
-        raise ModelError("L-BFGS learns from all examples at once, and from no chunk of them.")
+        """Raises ModelError: L-BFGS cannot train on a chunk."""
+        raise ModelError("L-BFGS learns from all examples at once, not from single chunks.")
 
     def weights(self, state: Float32) -> Float32:
         """The weights float32[u] of the state float32[u, 1]."""
         return np.ascontiguousarray(state[:, 0])
 
     def state_of(self, weights: Float64) -> Float32:
-        """The state float32[u, 1] of these weights."""
+        """The state float32[u, 1] with these weights."""
         return weights.astype(np.float32)[:, None]
 
     def adopt(self, state: Float32, former: Optimizer) -> Float32:
-        """The weights that any optimizer has learnt, as a start."""
+        """The weights of any optimizer, as a starting point."""
         return former.weights(state)[:, None]

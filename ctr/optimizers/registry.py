@@ -1,4 +1,4 @@
-"""The optimizers by name, made from chosen settings or from JSON."""
+"""The optimizers by name, created from chosen settings or from JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ DEFAULT_OPTIMIZER = Ftrl.name
 
 
 def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None) -> Optimizer:
-    """The optimizer `chosen["name"]` with the other settings in `chosen`.
+    """The optimizer `chosen["name"]` with the settings in `chosen`.
 
-    Other settings are those of `former`, the optimizer of a model to continue, or else the defaults. Raises
-    ModelError for an unknown name or setting, an invalid value, and another optimizer than `former`.
+    Settings that are not chosen come from `former`, the optimizer of a model to continue, or else are the
+    defaults. Raises ModelError for an unknown name or setting, an invalid value, or another optimizer than
+    `former`.
     """
     settings = dict(chosen)
     name = settings.pop("name", DEFAULT_OPTIMIZER if former is None else former.name)
@@ -35,20 +36,18 @@ def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None)
             )
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ModelError(f"{setting} is {value!r}: give a number.")
-    if former is None:
+    if type(former) is kind:
+        return replace(former, **settings)
+    if former is None or not kind.online:  # a batch optimizer only needs the weights
         return kind(**settings)
-    if not kind.online and type(former) is not kind:
-        return kind(**settings)  # it needs nothing but weights
-    if type(former) is not kind:
-        raise ModelError(
-            f"the model to train on from was trained with the optimizer {former.name}, not {name}: its state "
-            "is of no use to another; leave the optimizer out, or train from the beginning."
-        )
-    return replace(former, **settings)
+    raise ModelError(
+        f"the model to continue was trained with the optimizer {former.name}, not {name}, which cannot use"
+        " its state; leave the optimizer out, or train from the beginning."
+    )
 
 
 def optimizer_from_json(entry: Mapping[str, Any]) -> Optimizer:
-    """The optimizer whose `to_json` is `entry`. Raises ModelError if there is none."""
+    """The optimizer whose `to_json` is `entry`. Raises ModelError if `entry` is not that of an optimizer."""
     optimizer = choose_optimizer(entry)
     if missing := optimizer.to_json().keys() - entry.keys():
         raise ModelError(f"the optimizer's {', '.join(sorted(missing))} is missing.")
