@@ -1,4 +1,4 @@
-"""A worker's step, and rounds of threads on one machine."""
+"""A worker's training step, and training in rounds of threads on one machine."""
 
 from ctr.learn.first_rows import FIRST_ROWS, base_rate, click_rate, expected_n, first_rows, starting_state
 from ctr.learn.learner import WARM_UP_ROWS, Learner, require_convergence, warm_up

@@ -1,4 +1,4 @@
-"""`Learner`: trains chunks on local copies of their state, and returns the difference."""
+"""`Learner`: trains chunks on local copies of their state, and returns the changes."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from ctr.ps import MemoryStore, Token, reachable_n
 
 WARM_UP_ROWS = 16
 _DIVERGED = 3.0  # times the base rate's log loss, and at least 1 nat
-_LATE_ROWS = 100_000  # predicted before a pass counts as diverged: the first steps may go too far
+_LATE_ROWS = 100_000  # rows predicted before a pass may count as diverged: the first steps may go too far
 
 
 @dataclass(slots=True)
 class Learner:
     """Trains chunks on local copies of their state, and keeps metrics of its predictions; one per thread.
 
-    Adding the changes of several workers from the same state moves shared slots too far, and diverges. So
-    each worker trains as if every example stood for some examples of the others, too, and divides its change
-    by their number (safe adding, after CoCoA+: Ma et al., ICML 2015). The change of a slot that only one
-    worker has met is added as it is; that of a slot that all have met is about the average of their changes.
+    Adding the changes of several workers to the same state moves shared slots too far, and diverges. So each
+    worker trains as if every example also stood for some examples of the other workers, and divides its
+    change by their number (safe adding, after CoCoA+: Ma et al., ICML 2015). If only one worker has a slot,
+    its change is added almost as it is; if all have it, the sum is about the average of their changes.
 
-    On 900,000 synthetic rows in rounds of 65,536 the hold-out's log loss is 0.46902 for one worker, 0.46912
-    for two, 0.46898 for four and 0.46946 for eight. Damping each slot's move in the margin by how often
-    the chunk has it is no better (0.46917, 0.46913, 0.46949), takes 1.8 times as long, as it reads two more
-    numbers per feature, and loses more where workers are chunks apart: 0.494 instead of 0.453 on 48,000 real
-    rows with 16 of them.
+    On 900,000 synthetic rows in rounds of 65,536 the validation log loss is 0.46902 for one worker, 0.46912
+    for two, 0.46898 for four and 0.46946 for eight. Damping each slot's move in the margin by its frequency
+    in the chunk is no better (0.46917, 0.46913, 0.46949), takes 1.8 times as long, as it reads two more
+    numbers per feature, and is worse if workers are chunks apart: 0.494 instead of 0.453 on 48,000 real rows
+    with 16 workers.
     """
 
     safe_adding: float
-    """The share of each other worker's examples for which a worker's own stand, 0 to 1."""
+    """The share of each other worker's examples that a worker's own examples stand for, 0 to 1."""
     admission: Admission = EVERYTHING
     sampling: Sampling = ALL_ROWS
     """How the chunks were sampled."""
     n_bits: int | None = None
     """The `n_bits` of a store that limits sums of squared gradients."""
     max_evidence: float = math.inf
-    """Where such a sum stops, so that a slot's steps get no smaller and its weight follows what changes."""
+    """The largest sum of squared gradients: steps then get no smaller, and weights follow changes."""
     admissions: AdmissionCounts = field(default_factory=AdmissionCounts)
     progressive: Metrics = field(default_factory=Metrics)
-    """Progressive validation: over the first pass, where every example is new when it is predicted."""
+    """Progressive validation: metrics of the first pass, where every example is new when it is predicted."""
     later_passes: Metrics = field(default_factory=Metrics)
-    """The same over later passes, whose examples have been learnt before: no measure of quality."""
+    """Metrics of later passes, whose examples were learnt before: not a measure of quality."""
     first_chunk: list[Sums] = field(default_factory=list)
-    """Progressive validation in parts of the first chunk, for the learning curve."""
+    """Sums after each part of the first chunk, for the learning curve."""
 
     def learn(
         self,
@@ -67,9 +67,8 @@ class Learner:
     ) -> Float32:
         """Train one chunk, the job's `number`-th, as one of `peers` workers.
 
-        Returns what it adds to `before`, float32[u, width].
-
-        Raises ModelError when training has diverged, see also `require_convergence`.
+        Returns the change of the state `before`, float32[u, width]. Raises ModelError if training has
+        diverged; see also `require_convergence`.
         """
         state = before.copy()
         copies = 1 + self.safe_adding * (peers - 1)
@@ -98,7 +97,7 @@ class Learner:
 
 
 def _stop_evidence(before: Float32, delta: Float32, optimizer: Optimizer, most: float) -> None:
-    """Let no sum of squared gradients grow beyond `most`; the trained weights stay."""
+    """Limit sums of squared gradients to `most`; the trained weights stay."""
     reachable = np.maximum(before[:, 1], np.float32(most))
     cut = _keep_weights_at_limit(before, delta, optimizer, reachable)
     delta[cut, 1] = reachable[cut] - before[cut, 1]
@@ -107,13 +106,11 @@ def _stop_evidence(before: Float32, delta: Float32, optimizer: Optimizer, most: 
 def _keep_weights_at_limit(
     before: Float32, delta: Float32, optimizer: Optimizer, reachable: Float32
 ) -> NDArray[np.intp]:
-    """Keep the trained weights of slots whose sum of squared gradients gets no further than `reachable`.
+    """Keep the trained weights of slots whose sum of squared gradients will be cut off at `reachable`.
 
-    Returns which they are. Where the store cuts a sum off, it was trained on with a larger one.
-
-    Their first number was trained with the larger sum; with the smaller one, it would mean a larger weight.
-    With a limit of 512 instead of 8 million, 48,000 real rows in chunks of 1,000 would end at a log loss of
-    21 instead of 0.4482 (in memory: 0.4477).
+    Returns the indices of these slots. Their first number was trained with the larger sum; with the smaller
+    one, it would mean a larger weight. With a limit of 512 instead of 8 million, 48,000 real rows in chunks
+    of 1,000 would end at a log loss of 21 instead of 0.4482 (in memory: 0.4477).
     """
     cut = np.flatnonzero(before[:, 1] + delta[:, 1] > reachable)
     if cut.size:
@@ -122,10 +119,10 @@ def _keep_weights_at_limit(
 
 
 def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float = 1.0) -> None:
-    """Raise ModelError if training has diverged, judged by at least `rows` predictions.
+    """Raises ModelError if training has diverged, judged by at least `rows` predictions.
 
-    It has if its log loss is far above that of always predicting the base rate, with odds times `pos_weight`,
-    which metrics ignore. Rows with one label only, as in some warm starts, show nothing.
+    It has diverged if its log loss is far above that of always predicting the base rate, with odds multiplied
+    by `pos_weight`, which metrics ignore. Rows with only one label, as in some warm starts, show nothing.
     """
     base, rate = metrics.base_logloss, metrics.base_rate
     base += math.log1p((pos_weight - 1) * rate) - rate * math.log(pos_weight)
@@ -138,13 +135,13 @@ def require_convergence(metrics: Metrics, rows: int = 1_000, pos_weight: float =
 
 
 def warm_up(sample: Batch | Chunk, bits: int, optimizer: Optimizer, learner: Learner) -> None:
-    """Compile, or load from the cache, all kernels that such examples need, on a temporary store.
+    """Compile, or load from the cache, all kernels that examples like these need, on a temporary store.
 
-    `learner` is for this alone, as it keeps metrics.
+    `learner` must not be used for anything else, as it keeps metrics.
     """
     warm_up_localize(bits)
     chunk, scratch = localize(sample), MemoryStore(bits=bits, width=optimizer.width)
     before = scratch.pull(chunk.slots)
     delta = learner.learn(chunk, before, optimizer, number=0, first_pass=True, peers=1)
-    # One slot: those of all the sample would make nearly all of the store's memory resident, for 30 ms.
+    # One slot only: the slots of the whole sample would touch nearly all of the store's memory, for 30 ms.
     scratch.push(chunk.slots[:1], delta[:1], Token("warm-up", 0, 0))

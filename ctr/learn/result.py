@@ -18,7 +18,7 @@ from ctr.ps import Slots, Store
 class Timings:
     """Seconds that workers spent in each part of the loop, summed over workers.
 
-    Through Redis, everything but `train` and `wait` overlaps with training; in `wait`, nothing is trained.
+    With Redis, everything except `train` and `wait` overlaps with training; workers are idle during `wait`.
     """
 
     read: float = 0.0
@@ -45,26 +45,26 @@ class TrainProgress:
     """The progress of a running job."""
 
     examples: int
-    """Without those from before a resumption."""
+    """Examples so far, without those from before a resumption."""
     fraction: float
-    """The fraction of the job that is done; NaN for a batch optimizer, which ends when it has converged."""
+    """The fraction of the job that is done; NaN for a batch optimizer, which ends when it converges."""
     logloss: float
-    """Over the examples of this pass so far: progressive in the first pass; NaN before any."""
+    """The log loss of this pass so far: progressive in the first pass; NaN before the first example."""
     later_pass: bool
-    """Whether these examples were learnt before: `logloss` is then training loss, no measure of quality."""
+    """True if these examples were learnt before: `logloss` is then training loss, no measure of quality."""
     iteration: int | None = None
     """The iteration of a batch optimizer, from 1."""
     objective: float | None = None
-    """See `Convergence.objective`; of a batch optimizer."""
+    """The objective of a batch optimizer, see `Convergence.objective`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convergence:
-    """The end of a batch optimizer."""
+    """How a batch optimizer ended."""
 
     iterations: int
     objective: float
-    """The sum of the examples' log losses, and the penalties."""
+    """The sum of the examples' log losses and of the penalties."""
     converged: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -77,31 +77,32 @@ class TrainResult:
 
     examples: int
     seconds: float
-    """Time of training: reading, pulling, learning and pushing, without start-up and compilation."""
+    """Training time: reading, pulling, learning and pushing, without start-up and compilation."""
     rows: int
     """Examples of the first pass."""
     progressive: Metrics
-    """Progressive validation over the first pass: every example predicted before it was learnt. Of a batch
-    optimizer: the training rows, predicted by the model."""
+    """Progressive validation over the first pass: every example predicted before it was learnt. For a batch
+    optimizer: metrics of the final model on the training rows."""
     timings: Timings
     admissions: AdmissionCounts
     """All zeros if everything was stored."""
     passes: float
-    """Passes over a row, on average, including earlier rows (see `Passes`); the last may be incomplete."""
+    """The average number of passes over a row, including earlier rows (see `Passes`); the last pass may be
+    incomplete."""
     chunks: int
-    """Chunks that were trained, including earlier ones; an estimate for an interrupted job through Redis."""
+    """Chunks that were trained, including earlier ones; an estimate for an interrupted job with Redis."""
     interrupted: bool
-    """Whether it was stopped before the end of the data."""
+    """True if it was stopped before the end of the data."""
     learning_curve: Sequence[tuple[int, float]] = ()
-    """Examples of the first pass, and the mean log loss of those since the point before; in memory only."""
+    """Points of examples in the first pass and mean log loss since the previous point; only in memory."""
     resumed_from: str | None = None
-    """When the checkpoint was written from which the job was resumed."""
+    """When the checkpoint was written that the job was resumed from."""
     convergence: Convergence | None = None
-    """Of a batch optimizer."""
+    """How a batch optimizer ended."""
 
     @property
     def measured(self) -> str:
-        """What `progressive` is of: `progressive` validation, or the `training` rows themselves."""
+        """The origin of the metrics in `progressive`: `progressive` validation, or the `training` rows."""
         return "progressive" if self.convergence is None else "training"
 
 
@@ -110,11 +111,11 @@ class AfterPass:
     """The state after a pass."""
 
     number: int
-    """Of the pass, from 1."""
+    """The number of the pass, from 1."""
     state: tuple[Slots, Float32]
     """The whole content of the store."""
     passes: float
-    """Over the rows of the state, see `Passes`."""
+    """The average number of passes over the state's rows, see `Passes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Trained:
     state: tuple[Slots, Float32]
     """The whole content of the store at the end."""
     store: Store | None = None
-    """The open store, if it still holds the state: to be dropped once the state is saved elsewhere."""
+    """The open store, if it still holds the state; to be dropped once the state is saved elsewhere."""
 
 
 MOST_POINTS = 64
@@ -136,9 +137,9 @@ Sums = tuple[int, float, float]
 
 
 def parts_of_chunk(margins: Float32, labels: Float32, weights: Float32 | None) -> list[Sums]:
-    """The sums after each part of a chunk but the last, if it has some thousand rows.
+    """The sums after each part of a chunk except the last, for chunks of some thousand rows.
 
-    A small data set is a single chunk, whose end alone would not make a curve.
+    A small data set is a single chunk, which would give only one point of a curve.
     """
     count = min(margins.size // _LEAST_ROWS, _MOST_PARTS)
     losses = np.logaddexp(0, np.where(labels > 0, -margins, margins), dtype=np.float64)
@@ -148,7 +149,7 @@ def parts_of_chunk(margins: Float32, labels: Float32, weights: Float32 | None) -
 
 
 class LearningCurve:
-    """Points of progressive validation. If they become too many, every other one is dropped."""
+    """Points of progressive validation. If there are too many, every other one is dropped."""
 
     def __init__(self) -> None:
         self._sums: list[Sums] = []
@@ -156,25 +157,25 @@ class LearningCurve:
         self._rounds = 0
 
     def begin(self, parts: Sequence[Sums]) -> None:
-        """Before the first round is added: the parts of a worker's first chunk."""
+        """Start with the parts of a worker's first chunk, before the first round is added."""
         self._sums = list(parts)
 
-    def add(self, parts: Iterable[Metrics]) -> None:
-        """Add the point after a round: the metrics of each worker over all its predictions so far."""
+    def add(self, workers: Iterable[Metrics]) -> None:
+        """Add a point after a round, from the metrics of each worker over all its predictions so far."""
         self._rounds += 1
         if self._rounds % self._every:
             return
-        sums = [(each.examples, *each.loss_and_weight) for each in parts]
+        sums = [(metrics.examples, *metrics.loss_and_weight) for metrics in workers]
         examples, loss, weight = (sum(column) for column in zip(*sums, strict=True))
         if examples == (self._sums[-1][0] if self._sums else 0):
-            return  # a later pass, or a round whose rows were all left out
+            return  # a later pass, or a round whose rows were all skipped
         self._sums.append((int(examples), loss, weight))
         if len(self._sums) > MOST_POINTS:
             self._sums = self._sums[1::2]
             self._every *= 2
 
     def points(self) -> list[tuple[int, float]]:
-        """Examples, and the mean log loss of those since the point before."""
+        """The number of examples at each point, and the mean log loss since the previous point."""
         before = [(0, 0.0, 0.0), *self._sums]
         return [
             (examples, (loss - loss_before) / (weight - weight_before))

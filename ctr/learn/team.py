@@ -1,4 +1,4 @@
-"""`Team`: worker threads over one store, which train a chunk each at the same time."""
+"""`Team`: worker threads over one store; each trains a chunk at the same time."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Task:
     examples: Batch | Chunk | Future[Chunk]
     optimizer: Optimizer
     number: int
-    """Of the job's pass, from 1."""
+    """The number of the pass, from 1."""
     chunk: int
-    """Its number in the job."""
+    """The number of the chunk in the job."""
     rows: int
-    """That were read for it, of which a sample may have been taken."""
+    """The rows that were read for it, before sampling."""
 
 
 @dataclass(frozen=True, slots=True)
 class PulledTask:
-    """A task whose chunk is there, with the state that it is to be trained on."""
+    """A task with its chunk and the state to train on."""
 
     task: Task
     chunk: Chunk
@@ -50,25 +50,25 @@ class PulledTask:
 
     @property
     def state(self) -> Float32:
-        """float32[u, width], of the chunk's slots."""
+        """float32[u, width]: the state of the chunk's slots."""
         return self.pulled.state
 
 
 class Team:
-    """Workers, a learner each, and the threads that do their work. Leaving the `with` block ends them.
+    """Workers with a learner each, and the threads that run them. Leaving the `with` block ends the threads.
 
-    In a round every worker trains a chunk on the same state. Then what all of them have learnt is added, in
-    their order, share by share: each has partitions of its own, and for the next round their state is taken
-    right away. So the result of a round does not depend on the speed of threads.
+    In a round every worker trains a chunk on the same state. Then the changes of all workers are added, in
+    the order of workers. This is split into shares of partitions, and each share also pulls its state for the
+    next round. So the result of a round does not depend on the speed of threads.
     """
 
     def __init__(
         self, store: Store, job: str, learners: Sequence[Learner], threads: Threads | None = None
     ) -> None:
-        """`job`: as in the tokens of what is pushed. `threads`: to work on, if it has none of its own."""
+        """`job`: the job's id in the tokens of pushes. `threads`: threads to use; None: its own."""
         self.learners = learners
         self._timings = [Timings() for _ in learners]
-        self._unique_s = 0.0  # of whichever thread is free
+        self._unique_s = 0.0  # over all threads
         self._width = store.width
         self._partitions = store.partitions
         sessions, workers = DirectSessions(store, job), len(learners)
@@ -76,7 +76,7 @@ class Team:
         self._lock = Lock()
         self._owned = threads is None and workers > 1
         self._threads = Threads(min(workers, cores()), "worker") if self._owned else threads
-        """None: one worker, which works in the caller's thread."""
+        """None: one worker, which runs in the caller's thread."""
 
     def __enter__(self) -> Team:
         return self
@@ -88,44 +88,43 @@ class Team:
     @property
     def timings(self) -> Timings:
         """Of all workers."""
-        sums = Timings(unique=self._unique_s)
-        for each in self._timings:
-            sums.add(each)
-        return sums
+        total = Timings(unique=self._unique_s)
+        for timings in self._timings:
+            total.add(timings)
+        return total
 
     @property
     def admissions(self) -> AdmissionCounts:
         """Of all workers."""
-        sums = AdmissionCounts()
+        total = AdmissionCounts()
         for learner in self.learners:
-            sums.add(learner.admissions)
-        return sums
+            total.add(learner.admissions)
+        return total
 
     def prepare(self, examples: Batch | Chunk) -> Batch | Chunk | Future[Chunk]:
-        """The examples of a coming task, localized as soon as there is nothing else to do.
+        """The examples of a coming task; an idle thread localizes them.
 
-        One worker does it itself: what reads for it has more to do than it has.
+        A single worker localizes them itself, as its reader is busier than it is.
         """
         if self._threads is None or isinstance(examples, Chunk):
             return examples
         return self._threads.ahead(self._localize, examples)
 
     def begin(self, tasks: Iterable[Task]) -> list[PulledTask]:
-        """The round of these tasks, at most one per worker. A worker starts as soon as its task is there.
+        """Pull the state for a round of tasks, at most one per worker. A worker starts once it has its task.
 
         Raises the errors of `tasks`.
         """
-        # The threads must not wait for a chunk: it may be theirs to make it.
+        # Threads must not wait for a chunk, as it may be theirs to localize.
         return self._together(self._pull, ((task, self._chunk(task)) for task in tasks))
 
     def learn(
         self, round_: list[PulledTask], clock: int, *, following: Iterable[Task] = ()
     ) -> list[PulledTask]:
-        """Learn a round, the `clock`-th; return the one of the `following` tasks, pulled.
+        """Learn the `clock`-th round; returns the round of the `following` tasks, pulled.
 
-        They are asked for while this one trains.
-
-        Raises the errors of `Learner.learn` and of `following`, then nothing is pushed, and of the store.
+        `following` is consumed while this round trains. Raises the errors of `Learner.learn` and of
+        `following`, in which case nothing is pushed, and of the store.
         """
         step = partial(self._train, peers=len(round_))
         training = [self._start(step, at, each) for at, each in enumerate(round_)]
@@ -149,7 +148,7 @@ class Team:
         return task.examples.result() if isinstance(task.examples, Future) else self._localize(task.examples)
 
     def _unpulled(self, task: Task) -> PulledTask:
-        """The task with an array for its state."""
+        """The task with an empty array for its state."""
         chunk = self._chunk(task)
         return PulledTask(
             task, chunk, Pulled(chunk.slots, np.empty((chunk.slots.size, self._width), np.float32))
@@ -184,12 +183,12 @@ class Team:
         at: int,
         shares: list[slice],
     ) -> None:
-        """Add what was learnt in some partitions, and take their state for the next round."""
+        """Push the changes of some partitions, and pull their state for the next round."""
         started = perf_counter()
-        # Every partition is in one share: it gets the updates in order, and each of them once.
+        # Every partition is in exactly one share, so it gets each update once, in order.
         for worker, (before, delta, share) in enumerate(zip(round_, deltas, shares, strict=False)):
             slots, added, state = before.chunk.slots[share], delta[share], before.state[share]
-            if self.learners[worker].admission.probability < 1:  # what is left out takes no memory
+            if self.learners[worker].admission.probability < 1:  # slots that are not stored take no memory
                 changed = np.logical_or.reduce([column != 0 for column in added.T])
                 slots, added, state = slots[changed], added[changed], state[changed]
             self._sessions[worker].push(Pulled(slots, state), added, clock)
@@ -200,15 +199,15 @@ class Team:
         self._timings[at].pull += perf_counter() - pushed
 
     def _share(self, slots: list[Slots]) -> list[list[slice]]:
-        """Of each share, where the slots of its partitions are in each of these lists.
+        """For each share, where the slots of its partitions are in each of these lists.
 
-        The shares have about as many slots as each other.
+        The shares have about equally many slots.
         """
         count = len(self.learners)
         cuts = np.array([self._partitions.cuts(each) for each in slots])
         below = cuts.sum(axis=0)
-        wanted = np.arange(1, count) * below[-1] // count
-        bounds = [0, *np.searchsorted(below, wanted), self._partitions.count]
+        targets = np.arange(1, count) * below[-1] // count
+        bounds = [0, *np.searchsorted(below, targets), self._partitions.count]
         edges = cuts[:, bounds].T.tolist()
         return [[slice(*ends) for ends in zip(*each, strict=True)] for each in pairwise(edges)]
 
@@ -220,7 +219,7 @@ class Team:
         return done
 
     def _together(self, step: Callable[[int, T], U], items: Iterable[T]) -> list[U]:
-        """What `step` gives for each item, with its number: all at the same time, from when it is there."""
+        """The results of `step` for each item and its number; each call starts once its item is there."""
         running: list[Future[U]] = []
         try:
             for at, item in enumerate(items):
