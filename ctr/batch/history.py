@@ -1,4 +1,4 @@
-"""`History`: the last steps of a minimisation, and the direction that they give."""
+"""`History`: the last steps of a minimisation, and the search direction computed from them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _STEPS = 10
 class History:
     """The two-loop recursion of L-BFGS (Nocedal and Wright, Numerical Optimization, algorithm 7.4).
 
-    It runs on the products of its vectors instead of the vectors (Chen, Wang, Zhou, "Large-scale L-BFGS using
-    MapReduce", NIPS 2014): each is read twice per iteration, on all cores, and not four times in turn.
+    It runs on dot products of its vectors instead of the vectors (Chen, Wang, Zhou, "Large-scale L-BFGS using
+    MapReduce", NIPS 2014): each vector is read twice per iteration, on all cores, not four times in sequence.
     """
 
     def __init__(self, size: int, blocks: Bounds, threads: Threads) -> None:
         self._vectors = np.zeros((2 * _STEPS, size), np.float32)
-        """Steps, then changes of the gradient; the one of step `i` is `_STEPS` after it."""
+        """Steps, then changes of the gradient: that of step `i` is at `_STEPS + i`."""
         self._products = np.zeros((2 * _STEPS, 2 * _STEPS))
         self._order: list[int] = []
-        """Of the steps that count, oldest first."""
+        """The indices of the steps in use, oldest first."""
         self._with_gradient = np.zeros(2 * _STEPS)
         self._blocks, self._threads = blocks, threads
 
@@ -35,16 +35,16 @@ class History:
         return len(self._order)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop all steps."""
         self._order = []
 
     def add(self, x0: Float64, x: Float64, g0: Float64, g: Float64, ascent: Float64) -> None:
-        """The step from `x0` to `x`, where the gradient went from `g0` to `g`; `ascent` is uphill from there.
+        """Add the step from `x0` to `x`, with gradients `g0` and `g`; `ascent`: the pseudo-gradient at `x`.
 
-        A step along which the gradient does not grow says nothing about the curvature, and is left out.
+        A step along which the gradient does not grow is skipped, as it says nothing about the curvature.
         """
         new = self._order.pop(0) if len(self._order) == _STEPS else len(self._order)
-        if new in self._order:  # after one was left out
+        if new in self._order:  # after a step was skipped
             new = next(i for i in range(_STEPS) if i not in self._order)
         s, y = self._vectors[new], self._vectors[_STEPS + new]
         self._threads.over(
@@ -61,7 +61,7 @@ class History:
             self._order.remove(new)
 
     def direction(self, ascent: Float64) -> Float64:
-        """Where to go from the point that was added last: downhill, by the curvature."""
+        """The search direction, downhill from the last point."""
         used, (factors, of_ascent) = self._used, self._factors()
         out = np.empty(ascent.size)
         self._threads.over(
@@ -83,7 +83,7 @@ class History:
         return out
 
     def _factors(self) -> tuple[Float64, float]:
-        """Of each used vector in the direction, and of the gradient."""
+        """The factors of the used vectors and of the gradient, whose sum is the direction."""
         factors, of_gradient = np.zeros(2 * _STEPS), -1.0
         products, with_gradient = self._products, self._with_gradient
         alphas: dict[int, float] = {}

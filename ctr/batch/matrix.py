@@ -15,7 +15,7 @@ from ctr.features.threads import Threads
 from ctr.optimizers import Float32, Optimizer
 
 Bounds = Sequence[int]
-"""Where blocks begin, and the end of the last: `[0, ..., size]`."""
+"""The starts of blocks, and the end of the last: `[0, ..., size]`."""
 
 _BLOCK_ROWS = 16_384
 _BLOCK_FEATURES = 1 << 18
@@ -26,35 +26,35 @@ _MOST_COUNTED = 0xFFFF  # NumPy sorts 16-bit numbers by radix, in a tenth of the
 class Matrix:
     """`n` labelled examples over the `u` slots that occur in them.
 
-    A slot's coordinate is its place by frequency, the most frequent first: so the weights that are read all
-    the time lie side by side. 8 bytes per feature, 16 with values.
+    A slot's coordinate is its rank by frequency, the most frequent first, so that frequently read weights
+    are adjacent. It takes 8 bytes per feature, 16 with values.
     """
 
     slots: Slots
     """uint32|uint64[u], ascending."""
     coordinates: NDArray[np.uint32]
-    """uint32[u]: of each of them."""
+    """uint32[u]: the coordinate of each slot."""
     indptr: NDArray[np.int64]
     """int64[n + 1]."""
     indices: NDArray[np.uint32]
-    """uint32[nnz], coordinates; row `i` has those of `indptr[i]:indptr[i + 1]`."""
+    """uint32[nnz]: coordinates; row `i` has those at `indptr[i]:indptr[i + 1]`."""
     values: Float32 | None
-    """float32[nnz], or None when all are 1."""
+    """float32[nnz], or None if all are 1."""
     labels: Float32
     weights: Float32 | None
-    """float32[n], or None when all are 1."""
+    """float32[n], or None if all are 1."""
     starts: NDArray[np.int64]
     """int64[u + 1]."""
     rows: NDArray[np.uint32]
     """uint32[nnz]: coordinate `j` occurs in the rows `starts[j]:starts[j + 1]` of this, ascending."""
     values_by_coordinate: Float32 | None
-    """float32[nnz], in that order."""
+    """float32[nnz], in the order of `rows`."""
 
     @staticmethod
     def of_chunks(chunks: Sequence[Chunk], threads: Threads) -> Matrix:
-        """The examples of all chunks, of which there is one at least, in their order.
+        """The examples of all chunks, at least one, in their order.
 
-        Raises ModelError where there are no labels.
+        Raises ModelError if there are no labels.
         """
         chunk = join_chunks(chunks)
         labels = Optimizer.labels_of(chunk)
@@ -92,26 +92,26 @@ class Matrix:
 
     @property
     def weight(self) -> float:
-        """Of all examples."""
+        """The sum of the examples' weights."""
         return float(len(self)) if self.weights is None else float(self.weights.sum(dtype=np.float64))
 
     @property
     def row_blocks(self) -> Bounds:
-        """Blocks of rows, for sums that have one order."""
+        """Blocks of rows, for sums in a fixed order."""
         return equal_blocks(len(self), _BLOCK_ROWS)
 
     @property
     def coordinate_blocks(self) -> Bounds:
-        """Blocks of coordinates that occur about equally often."""
+        """Blocks of coordinates with about equally many features."""
         return weighed_blocks(self.starts, _BLOCK_FEATURES)
 
 
-def equal_blocks(size: int, each: int) -> Bounds:
-    """Blocks of so many, but for the last."""
-    return [*range(0, size, each), size] if size else [0, 0]
+def equal_blocks(size: int, block: int) -> Bounds:
+    """Blocks of `block` items; the last may be smaller."""
+    return [*range(0, size, block), size] if size else [0, 0]
 
 
-def weighed_blocks(starts: NDArray[np.int64], each: int) -> Bounds:
-    """Blocks of items that weigh about so much; `starts` int64[items + 1]: what those before each weigh."""
-    cuts = np.searchsorted(starts, np.arange(0, starts[-1], each)[1:])
+def weighed_blocks(starts: NDArray[np.int64], block: int) -> Bounds:
+    """Blocks of items with a total weight of about `block`; `starts` int64[items + 1]: cumulative weights."""
+    cuts = np.searchsorted(starts, np.arange(0, starts[-1], block)[1:])
     return np.unique([0, *cuts, starts.size - 1]).tolist() if starts.size > 1 else [0, 0]

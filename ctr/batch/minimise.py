@@ -1,4 +1,4 @@
-"""`fit`: the weights that minimise an objective: by L-BFGS, and by OWL-QN where there are L1 penalties."""
+"""`fit`: the weights that minimise an objective, by L-BFGS, or by OWL-QN with L1 penalties."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MOST_TRIALS = 30
 
 
 def search_line(line: Line, slope: float) -> float | None:
-    """A step that satisfies the strong Wolfe conditions, first 1; None where the value does not get less.
+    """A step that satisfies the strong Wolfe conditions, first 1; None if no step decreases the value.
 
-    `slope` is that at 0, below 0. The objective is convex along the line, so Newton's steps, kept between
-    where it still falls and where it rises, find it. A trial takes the margins alone, none of the features.
+    `slope` is the derivative at 0, which is negative. The objective is convex along the line, so Newton steps
+    within a bracket converge. A trial only needs the margins, not the features.
     """
     begin, below, above, t = line.start.value, 0.0, float("inf"), 1.0
     for _ in range(_MOST_TRIALS):
@@ -47,7 +47,7 @@ def search_line(line: Line, slope: float) -> float | None:
 def search_orthant(
     objective: Objective, start: Point, d: Float64, t: float
 ) -> tuple[Float64, Float64] | None:
-    """The first of the steps t, t / 2, ... with enough of a decrease: where it leads, with the margins."""
+    """The point and its margins after the first of the steps t, t / 2, ... with a sufficient decrease."""
     x = np.empty(d.size)
     for _ in range(_MOST_TRIALS):
         promised = sum(
@@ -71,14 +71,14 @@ def _step_in_orthant(
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Where a minimisation ended."""
+    """The result of a minimisation."""
 
     weights: Float32
-    """float32[u], at the slots of the examples."""
+    """float32[u], for the slots of the examples."""
     point: Point
     iterations: int
     converged: bool
-    """True if the tolerance was reached, or no step makes the objective less in the numbers' precision."""
+    """True if the tolerance was reached, or no step decreases the objective within float precision."""
     stopped: bool
     """True if `stop` was set before that."""
 
@@ -92,10 +92,11 @@ def fit(
     stop: Event | None = None,
     on_iteration: Callable[[int, Point], None] = lambda *_: None,
 ) -> Fit:
-    """Minimise from the weights `start` float32[u] at the slots of the examples, until `stop` is set.
+    """Minimise, starting from the weights `start` float32[u] of the examples' slots, until `stop` is set.
 
-    It has converged when half the gradient's squares, what a step along it would gain by the curvature of the
-    single coordinates, is at most the optimizer's `tolerance` times the objective.
+    It has converged when half the squared norm of the gradient is at most the optimizer's `tolerance` times
+    the objective. In scaled coordinates, that is the gain that a step along the gradient can be expected to
+    have.
     """
     w = np.empty(start.size)
     w[examples.coordinates] = start
@@ -110,15 +111,15 @@ def fit(
         stopped = stop is not None and stop.is_set()
         if stopped:
             break
-        following = _step(objective, history, point)
-        if following is None and len(history):
+        next_point = _step(objective, history, point)
+        if next_point is None and len(history):
             history.forget()
-            following = _step(objective, history, point)
-        if following is None:
+            next_point = _step(objective, history, point)
+        if next_point is None:
             converged = True
             break
-        history.add(point.x, following.x, point.gradient, following.gradient, following.ascent)
-        point, number = following, number + 1
+        history.add(point.x, next_point.x, point.gradient, next_point.gradient, next_point.ascent)
+        point, number = next_point, number + 1
         on_iteration(number, point)
     weights = objective.weights(point.x)[examples.coordinates].astype(np.float32)
     return Fit(weights, point, number, converged, stopped)
@@ -135,8 +136,8 @@ def _step(objective: Objective, history: History, point: Point) -> Point | None:
     if not slope < 0:
         return None
     if objective.sparse:
-        there = search_orthant(objective, point, d, 1.0)
-        return None if there is None else objective.point(*there)
+        result = search_orthant(objective, point, d, 1.0)
+        return None if result is None else objective.point(*result)
     line = objective.line(point, d)
     t = search_line(line, slope)
     if t is None:

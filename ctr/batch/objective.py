@@ -1,4 +1,4 @@
-"""`Objective`: the penalised log loss of all examples, over coordinates of about equal curvature."""
+"""`Objective`: the penalised log loss of all examples, in coordinates of about equal curvature."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ctr.batch.matrix import Matrix, equal_blocks
 from ctr.features.threads import Threads
 from ctr.optimizers import Float64
 
-BLOCK = 1 << 17  # coordinates of vectors that are worked on at a time
+BLOCK = 1 << 17  # coordinates of vectors that are processed at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a minimisation is."""
+    """A point of a minimisation, with the objective's value and gradient there."""
 
     x: Float64
     """float64[u], scaled coordinates."""
@@ -26,13 +26,13 @@ class Point:
     losses: float
     """The weighted sum of the log losses."""
     value: float
-    """Of the objective: that, and the penalties."""
+    """The objective: `losses` and the penalties."""
     gradient: Float64
     """float64[u], without L1 penalties."""
     ascent: Float64
-    """float64[u]: the pseudo-gradient, with them; the gradient itself where there are none."""
+    """float64[u]: the pseudo-gradient, with L1 penalties; without any, the gradient itself."""
     squares: float
-    """The sum of its squares."""
+    """The squared norm of `ascent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Line:
     objective: Objective
     start: Point
     moves: Float64
-    """float64[n]: of the margins, with `t`."""
+    """float64[n]: the derivative of the margins by `t`."""
     penalty: float
     slope: float
     curvature: float
-    """Of the penalties at t = 0: what they are, and their derivatives."""
+    """The penalties at t = 0, and their first and second derivative."""
 
     def at(self, t: float) -> tuple[float, float, float]:
         """The value, and its first and second derivative by `t`."""
@@ -59,8 +59,8 @@ class Objective:
     """`sum(weight * log loss) + l1 * |w| + l2 / 2 * w**2`, the bias without penalties.
 
     It is a function of scaled coordinates `x = w / scale`, with `1 / scale**2` the second derivative by each
-    weight where the minimisation starts: what L-BFGS takes for the Hessian before it has seen any of it is
-    then right on the diagonal. In hashed logs some features occur in every example, and most in one.
+    weight at the start. L-BFGS's first approximation of the Hessian is then right on the diagonal. In hashed
+    logs some features occur in every example, and most in a single one.
     """
 
     def __init__(self, examples: Matrix, l1: float, l2: float, w: Float64, threads: Threads) -> None:
@@ -105,11 +105,11 @@ class Objective:
         return out
 
     def value(self, x: Float64, margins: Float64) -> float:
-        """The objective at `x`, with the margins that it has there."""
+        """The objective at `x`, whose margins are given."""
         return self._losses(margins) + self.penalty(x)
 
     def point(self, x: Float64, margins: Float64) -> Point:
-        """All of the point `x`, with the margins that it has there."""
+        """The point `x`, whose margins are given."""
         of, gradient = self.examples, np.empty(x.size)
         losses = self._losses(margins)
         self.threads.over(
@@ -127,7 +127,7 @@ class Objective:
         return Point(x, margins, losses, losses + self.penalty(x), gradient, ascent, sum(squares))
 
     def line(self, start: Point, d: Float64) -> Line:
-        """From a point into a direction float64[u]."""
+        """The line from a point in a direction float64[u]."""
         parts = self.threads.over(
             self.blocks, lambda first, last: kernels.penalty_along(self.l2, start.x, d, first, last)
         )
@@ -145,7 +145,7 @@ class Objective:
         return value, slope, curvature
 
     def penalty(self, x: Float64) -> float:
-        """Of all coordinates."""
+        """The sum of the penalties."""
         return sum(
             self.threads.over(
                 self.blocks, lambda first, last: kernels.penalty_of(self.l1, self.l2, x, first, last)
