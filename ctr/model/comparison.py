@@ -299,10 +299,10 @@ class Slices:
 
     def to_json(self) -> dict[str, Any]:
         """Every value with metrics of its own, the most frequent first, and the metrics of the others."""
-        kept, rest = self.largest(VALUES_KEPT)
+        by_value, rest = self.largest(VALUES_KEPT)
         return {
             "values_kept": VALUES_KEPT,
-            "values": [{"value": value, **_facts(metrics)} for value, metrics in kept.items()],
+            "values": [{"value": value, **_facts(metrics)} for value, metrics in by_value.items()],
             "others": _facts(rest) if rest.examples else None,
         }
 

@@ -171,18 +171,18 @@ class Passes:
     """The average number of passes over a row; 0 if nothing was learnt."""
     rows: int = 0
 
-    def after(self, own: int, rows: int) -> float:
-        """The mean after pass `own` (from 1) of a job over `rows` other rows."""
+    def after(self, number: int, rows: int) -> float:
+        """The mean after pass `number` (from 1) of a job over `rows` other rows."""
         total = self.rows + rows
-        return (self.mean * self.rows + own * rows) / total if total else float(own)
+        return (self.mean * self.rows + number * rows) / total if total else float(number)
 
-    def during(self, own: int, rows: int) -> float:
-        """The mean during pass `own` of a job whose passes have `rows` rows.
+    def during(self, number: int, rows: int) -> float:
+        """The mean during pass `number` of a job whose passes have `rows` rows.
 
         The first pass uses the mean of the state, as its rows are only counted while they are read. So a
         warm start begins with the weights of its model.
         """
-        return max(self.mean, 1.0) if own == 1 else self.after(own, rows)
+        return max(self.mean, 1.0) if number == 1 else self.after(number, rows)
 
 
 NOTHING = Passes()

@@ -28,11 +28,11 @@ def choose_optimizer(chosen: Mapping[str, Any], former: Optimizer | None = None)
     kind = OPTIMIZERS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ModelError(f"there is no optimizer {name!r}: choose from {', '.join(OPTIMIZERS)}.")
-    known = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(kind)]
     for setting, value in settings.items():
-        if setting not in known:
+        if setting not in names:
             raise ModelError(
-                f"the optimizer {name} has no setting {setting}: leave it out; it has {', '.join(known)}."
+                f"the optimizer {name} has no setting {setting}: leave it out; it has {', '.join(names)}."
             )
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ModelError(f"{setting} is {value!r}: give a number.")
