@@ -1,4 +1,4 @@
-"""Which crosses of a spec's fields are worth having, found by learning each on top of a frozen model."""
+"""The search for useful crosses of a spec's fields, by learning each on top of a frozen model."""
 
 from typing import TYPE_CHECKING
 

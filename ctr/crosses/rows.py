@@ -1,4 +1,4 @@
-"""The rows that crosses are tried on, the values of their fields by number, and which crosses there are."""
+"""The rows that crosses are tried on, the numbered values of their fields, and the candidates."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from ctr.features.threads import Threads
 from ctr.learn import base_rate
 
 _BLOCK = 65_536
-_BITS = 32  # of the hashes by which values are told apart
-_SEEN = 2
-"""A value that is seen less often is left out: its first row has nothing to go by, and there is no second."""
+_BITS = 32  # bits of the hashes that identify values
+_FEWEST = 2
+"""Values that occur less often have no number: a weight that is learnt from one row scores no other."""
 
-Known = frozenset[frozenset[str]]
-"""Crosses that the spec has already, as sets of fields."""
+Crosses = frozenset[frozenset[str]]
+"""The crosses that the spec already has, as sets of fields."""
 
 
 class Values(NamedTuple):
     """The values of one column."""
 
     numbers: NDArray[np.uint32]
-    """uint32[rows]: 1, 2, ... by value; 0 for one that is seen once."""
+    """uint32[rows]: 1, 2, ... by value; 0 for values that occur once."""
     size: int
-    """One more than the largest number there is."""
+    """The largest number plus 1."""
     alike: float
     """The probability that two rows have the same value."""
 
     @property
     def features(self) -> int:
-        """How many distinct values there are."""
+        """The number of distinct values."""
         return self.size - 1 + int(np.count_nonzero(self.numbers == 0))
 
 
 def number_values(keys: NDArray[np.uint32] | NDArray[np.uint64], once: int | None = None) -> Values:
-    """The values whose hashes are `keys`; the hash `once` is that of all that are seen once."""
+    """Number the values whose hashes are `keys`; the hash `once` stands for values that occur once."""
     chunk = localize(Batch(np.arange(keys.size + 1), keys))
     counts = slot_counts(chunk)
-    kept = counts >= _SEEN
+    has_number = counts >= _FEWEST
     if once is not None:
-        kept &= chunk.slots != once
-    by_slot = np.where(kept, np.cumsum(kept), 0).astype(np.uint32)
-    shares = counts[kept] / max(keys.size, 1)
-    return Values(by_slot[chunk.indices], int(np.count_nonzero(kept)) + 1, float(shares @ shares))
+        has_number &= chunk.slots != once
+    by_slot = np.where(has_number, np.cumsum(has_number), 0).astype(np.uint32)
+    shares = counts[has_number] / max(keys.size, 1)
+    return Values(by_slot[chunk.indices], int(np.count_nonzero(has_number)) + 1, float(shares @ shares))
 
 
 def cross_values(one: Values, other: Values) -> Values:
@@ -63,20 +63,20 @@ def cross_values(one: Values, other: Values) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows in their order."""
+    """The rows to search in, in their order."""
 
     chunk: Chunk
-    """All of them, with labels and the features of the spec as it is."""
+    """All rows, with labels and the features of the spec as it is."""
     rate: float | None
-    """The click rate at which the bias of a model starts; None where there is none."""
+    """The click rate at which the bias of a model starts; None: no bias."""
     fields: tuple[str, ...]
     """The fields whose crosses may be tried, see `candidate_fields`."""
     of_fields: tuple[str, ...]
-    """The field of the spec that each is of."""
+    """The spec's field that each of `fields` comes from."""
     values: tuple[Values, ...]
-    """Of each of these."""
+    """The values of each of `fields`."""
     of: int
-    """How many rows the input has; these are spread evenly over them."""
+    """The number of rows of the input, over which these rows are spread evenly."""
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -95,20 +95,21 @@ class Rows:
 
 
 def crossed_fields(spec: FeatureSpec) -> dict[str, tuple[InputField, str]]:
-    """By name, the fields that are crossed, those of `spec` first, and the name of the field that each is of.
+    """The fields to cross by name, those of `spec` first, each with the name of the spec's field it is from.
 
-    That a value is missing tells something, too. And log-squared buckets are ever finer for larger numbers:
-    in two of them hardly two rows agree. So those of `transform: log` have buckets of their logarithm beside.
+    Missing values count as values. The log-squared buckets of `transform: log` get finer for larger numbers,
+    so that crosses of two such fields hardly have two equal rows. These fields are also crossed with buckets
+    of their logarithm.
     """
-    own = {field.name: field for field in spec.fields}
-    crossed = {name: (_with_missing(field), name) for name, field in own.items()}
+    spec_fields = {field.name: field for field in spec.fields}
+    crossed = {name: (_with_missing(field), name) for name, field in spec_fields.items()}
     used_names = {field.name for field in spec.all_fields} | {cross.name for cross in spec.crosses}
-    for name, field in own.items():
+    for name, field in spec_fields.items():
         if not isinstance(field, NumberField) or field.transform != "log" or field.learns:
             continue
         coarse = _coarse(field)
-        alike = (each for each in own.values() if each.model_copy(update={"name": coarse.name}) == coarse)
-        if (same := next(alike, None)) is not None:
+        equal = (f for f in spec_fields.values() if f.model_copy(update={"name": coarse.name}) == coarse)
+        if (same := next(equal, None)) is not None:
             crossed[same.name] = (same, name)
             continue
         while coarse.name in used_names:
@@ -119,10 +120,10 @@ def crossed_fields(spec: FeatureSpec) -> dict[str, tuple[InputField, str]]:
 
 
 def with_crossed_fields(spec: FeatureSpec, names: Collection[str]) -> FeatureSpec:
-    """`spec` with its `crossed_fields` of these `names`, in the place of, or behind, its own."""
-    wanted = {name: field for name, (field, _) in crossed_fields(spec).items() if name in names}
-    fields = tuple(wanted.pop(field.name, field) for field in spec.fields)
-    return spec.model_copy(update={"fields": (*fields, *wanted.values())})
+    """`spec` with those `crossed_fields` that have these `names`: they replace its fields, or follow them."""
+    crossed = {name: field for name, (field, _) in crossed_fields(spec).items() if name in names}
+    fields = tuple(crossed.pop(field.name, field) for field in spec.fields)
+    return spec.model_copy(update={"fields": (*fields, *crossed.values())})
 
 
 def _with_missing(field: InputField) -> InputField:
@@ -138,9 +139,9 @@ def _coarse(field: NumberField) -> InputField:
 
 
 def candidate_fields(spec: FeatureSpec) -> dict[str, str]:
-    """By name, those of `crossed_fields` of which a row has one feature, and the field that each is of.
+    """The names of those `crossed_fields` that have one feature per row, with the spec's field of each.
 
-    Raises SpecError when the spec has fewer than two.
+    Raises SpecError if the spec has fewer than two.
     """
     of_fields = {name: of for name, (field, of) in crossed_fields(spec).items() if not field.several}
     if (number := len({*of_fields.values()})) < 2:
@@ -159,7 +160,7 @@ def read_rows(
     threads: Threads,
     on_progress: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Rows:
-    """At most so many rows, spread evenly over all, or those before `stop`.
+    """At most `most` rows, spread evenly over all, or over those before `stop`.
 
     `source` has the examples that models learn from, `values` the same rows through `spec_of_values` of its
     spec. Raises DataError and SpecError.
@@ -178,23 +179,23 @@ def read_rows(
         raise DataError("the input has no row to learn from: check the file.")
     numbered = tuple(threads.map(number_values, hashes[:, :done]))
     rate = base_rate(source, None) if source.spec.bias else None
-    read = Rows(join_chunks(chunks), rate, tuple(fields), tuple(fields.values()), numbered, total)
-    if (clicks := np.count_nonzero(read.labels)) in (0, done):
+    rows = Rows(join_chunks(chunks), rate, tuple(fields), tuple(fields.values()), numbered, total)
+    if (clicks := np.count_nonzero(rows.labels)) in (0, done):
         raise DataError(
-            f"all {done:,} rows to search in are {'clicks' if clicks else 'without a click'}, and crosses are"
-            " found on rows of both classes; check the spec's label, and whether the rows are sorted."
+            f"all {done:,} rows to search in are {'clicks' if clicks else 'without a click'}, but the search"
+            " needs rows of both classes; check the spec's label, and whether the rows are sorted."
         )
-    return read
+    return rows
 
 
 def spec_of_values(spec: FeatureSpec) -> FeatureSpec:
-    """A spec of the `crossed_fields`, of all of which a row has a feature, and bits to tell values apart."""
+    """A spec of the `crossed_fields`, each with one feature per row, and enough bits to identify values."""
     fields = tuple(field for field, _ in crossed_fields(spec).values())
     return spec.model_copy(update={"fields": fields, "crosses": (), "bits": _BITS})
 
 
 def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:
-    """All rows, or `most` of the `total`, spread evenly."""
+    """Batches of all rows, or of `most` of the `total`, spread evenly."""
     at = 0
     for batch in source.batches(_BLOCK, stop=total):
         numbers = np.arange(at, at + len(batch) + 1) * min(most, total) // total
@@ -204,54 +205,57 @@ def _sampled(source: RawSource, total: int, most: int) -> Iterator[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cross of two columns, of which one may be a cross itself."""
+    """A cross of two columns, one of which may itself be a cross."""
 
     fields: tuple[int, ...]
-    """By their place in `Rows.fields`, rising."""
+    """Indices in `Rows.fields`, ascending."""
     one: Values
     other: Values
 
 
-def pairs(rows: Rows, known: Known) -> list[Candidate]:
-    """Every two fields; two numbers with fine and coarse buckets are both in fine ones or in coarse ones."""
-    every = []
+def pairs(rows: Rows, existing: Crosses) -> list[Candidate]:
+    """All pairs of fields; if both have fine and coarse buckets, both are fine or both are coarse."""
+    candidates = []
     for (f, one), (g, other) in combinations(_columns(rows), 2):
-        sizes = {rows.fields[each] == rows.of_fields[each] for each in (f, g) if _is_number(rows, each)}
-        if len(sizes) < 2:
-            every.append(Candidate((f, g), one, other))
-    return [each for each in every if _worth_scoring(each, rows, known)]
+        are_fine = {rows.fields[i] == rows.of_fields[i] for i in (f, g) if _has_two_sizes(rows, i)}
+        if len(are_fine) < 2:
+            candidates.append(Candidate((f, g), one, other))
+    return [each for each in candidates if _worth_scoring(each, rows, existing)]
 
 
-def triples(rows: Rows, known: Known, pairs: Sequence[tuple[Candidate, Values]]) -> list[Candidate]:
-    """Each of these pairs, which come with their values, with one field more."""
-    every = {}
+def triples(rows: Rows, existing: Crosses, pairs: Sequence[tuple[Candidate, Values]]) -> list[Candidate]:
+    """Each of these pairs, given with their values, crossed with another field."""
+    candidates = {}
     for pair, values in pairs:
         for f, other in _columns(rows):
             fields = tuple(sorted((*pair.fields, f)))
-            if f not in pair.fields and fields not in every:
-                every[fields] = Candidate(fields, values, other)
-    return [each for _, each in sorted(every.items()) if _worth_scoring(each, rows, known)]
+            if f not in pair.fields and fields not in candidates:
+                candidates[fields] = Candidate(fields, values, other)
+    return [each for _, each in sorted(candidates.items()) if _worth_scoring(each, rows, existing)]
 
 
 def fields_of(candidate: Candidate, rows: Rows) -> frozenset[str]:
-    """The fields of the spec that it is of; it needs no other cross of the same."""
+    """The spec's fields in a candidate; one cross of the same fields is enough."""
     return frozenset(rows.of_fields[f] for f in candidate.fields)
 
 
 def _columns(rows: Rows) -> list[tuple[int, Values]]:
-    """The columns, by number, that say something."""
-    every = enumerate(rows.values)
-    return [(f, each) for f, each in every if each.numbers.min(initial=0) != each.numbers.max(initial=0)]
+    """The columns with several values, each with its index."""
+    return [
+        (f, values)
+        for f, values in enumerate(rows.values)
+        if values.numbers.min(initial=0) != values.numbers.max(initial=0)
+    ]
 
 
-def _is_number(rows: Rows, f: int) -> bool:
-    """Whether there is another column of the same field, with buckets of another size."""
+def _has_two_sizes(rows: Rows, f: int) -> bool:
+    """True if another column of the same field has buckets of another size."""
     return rows.of_fields.count(rows.of_fields[f]) > 1
 
 
-def _worth_scoring(candidate: Candidate, rows: Rows, known: Known) -> bool:
-    """Whether the spec lacks the cross, and a row may expect another one with the same value of it."""
-    of = fields_of(candidate, rows)
-    if of in known or len(of) < len(candidate.fields):
+def _worth_scoring(candidate: Candidate, rows: Rows, existing: Crosses) -> bool:
+    """True if the spec lacks the cross, and a row can be expected to share its value with another row."""
+    fields = fields_of(candidate, rows)
+    if fields in existing or len(fields) < len(candidate.fields):
         return False
     return candidate.one.alike * candidate.other.alike * len(rows) >= 1

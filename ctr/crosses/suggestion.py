@@ -1,4 +1,4 @@
-"""`Suggestion`: the crosses that are worth having, and the spec with them."""
+"""`Suggestion`: the suggested crosses, and the spec with them."""
 
 from __future__ import annotations
 
@@ -11,68 +11,67 @@ from typing import Any
 from ctr.crosses.rows import with_crossed_fields
 from ctr.features import FeatureSpec
 
-_SLOTS_PER_FEATURE = 25  # one of so many features shares its slot with another
+_SLOTS_PER_FEATURE = 25  # one in so many features shares its slot with another
 _MOST_BITS = 26  # 2**26 slots take 512 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A cross that was chosen."""
+    """A chosen cross."""
 
     fields: tuple[str, ...]
     gain: float
-    """What it alone took off the progressive log loss of a model with those of the rounds before it: nats per
-    1,000 rows."""
+    """The progressive log loss it saves on top of the crosses of earlier rounds: nats per 1,000 rows."""
     error: float
-    """The standard error of that."""
+    """The standard error of the gain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """The crosses found, and what they bring."""
+    """The suggested crosses and their gain."""
 
     spec: FeatureSpec
-    """As it was."""
+    """The original spec."""
     chosen: tuple[Chosen, ...]
     """In the order in which they were chosen."""
     rows: int
-    """That were looked at."""
+    """The rows that were used."""
     rows_in_all: int
     candidates: int
     """Crosses that were scored."""
     features: int
-    """Of the new spec, all in all."""
+    """All features of the new spec."""
     alpha: float
     """The base model's learning rate, the best of a few."""
     held_out_loss: float
-    """Log loss, in nats per row, of the last fifth of these rows without the crosses chosen."""
+    """Log loss, in nats per row, of the last fifth of these rows without the chosen crosses."""
     held_out_gain: float
-    """What these take off it."""
+    """The reduction of it by the chosen crosses."""
     held_out_error: float
-    """The standard error of that."""
+    """The standard error of the reduction."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Fields that cannot be crossed, as a row may have any number of their features."""
+        """Fields that cannot be crossed, as a row may have several of their features."""
         return tuple(field.name for field in self.spec.fields if field.several)
 
     @property
     def names(self) -> list[str]:
-        """Of the crosses chosen."""
+        """The names of the chosen crosses."""
         return self._first(len(self.chosen))[1]
 
     @property
     def bits(self) -> int:
-        """Of the new spec: more than before where the crosses have too many features."""
+        """The bits of the new spec: more than before if the crosses have too many features."""
         return self._first(len(self.chosen))[0].bits
 
     def yaml(self, count: int | None = None) -> str:
-        """The spec, with the crosses chosen, or so many of them, after those that it had."""
+        """The spec, followed by the chosen crosses, or by the first `count` of them."""
         chosen = self.chosen[:count]
         return _yaml(*self._first(len(chosen)), chosen)
 
     def _first(self, count: int) -> tuple[FeatureSpec, list[str]]:
-        """The spec with the fields of so many crosses, and their names."""
+        """The spec with the fields of the first `count` crosses, and the names of these crosses."""
         chosen = self.chosen[:count]
         spec = with_crossed_fields(self.spec, {*chain.from_iterable(each.fields for each in chosen)})
         if chosen:
@@ -80,7 +79,7 @@ class Suggestion:
         return spec, _names(spec, chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the spec, as JSON can hold it."""
+        """Everything except the spec, as JSON."""
         crosses = [
             {"name": name, "of": each.fields, "gain_per_1000_rows": each.gain, "standard_error": each.error}
             for name, each in zip(self.names, self.chosen, strict=True)
@@ -92,7 +91,7 @@ class Suggestion:
 
 
 def _names(spec: FeatureSpec, chosen: Sequence[Chosen]) -> list[str]:
-    """A name for each cross chosen, that of no field or cross of `spec`."""
+    """A name for each chosen cross, which no field or cross of `spec` has."""
     used = {field.name for field in spec.fields} | {cross.name for cross in spec.crosses}
     names = []
     for each in chosen:
@@ -105,12 +104,12 @@ def _names(spec: FeatureSpec, chosen: Sequence[Chosen]) -> list[str]:
 
 
 def _bits(bits: int, features: int) -> int:
-    """At least `bits`, and enough that few of so many features share a slot, if that takes no gigabyte."""
+    """At least `bits`, and enough that few features share a slot, if that takes less than a gigabyte."""
     return max(bits, min((_SLOTS_PER_FEATURE * features - 1).bit_length(), _MOST_BITS))
 
 
 def _yaml(spec: FeatureSpec, names: Sequence[str], chosen: Sequence[Chosen]) -> str:
-    """`spec` with the crosses chosen, each with what it brought."""
+    """`spec` with the chosen crosses, each with its gain."""
     text = spec.to_yaml()
     if chosen:
         text += "" if spec.crosses else "crosses:\n"
@@ -122,5 +121,5 @@ def _yaml(spec: FeatureSpec, names: Sequence[str], chosen: Sequence[Chosen]) -> 
 
 
 def _quoted(text: str) -> str:
-    """As YAML reads it, whatever it is."""
+    """Any text, quoted for YAML."""
     return json.dumps(text)

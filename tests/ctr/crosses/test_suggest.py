@@ -237,7 +237,7 @@ def test_wrong_use_is_refused(tmp_path: Path, planted: Path, cli: Cli) -> None:
     for label, which in ((0, "without a click"), (1, "clicks")):
         one = tmp_path / "one.csv"
         one.write_text("".join(f"{label}{line[1:]}\n" for line in planted.read_text().splitlines()[:2_000]))
-        assert f"all 2,000 rows to search in are {which}, and crosses" in cli(*words, spec, one).err
+        assert f"all 2,000 rows to search in are {which}, but the search" in cli(*words, spec, one).err
     assert not out.exists()
     out.write_text("mine")
     result = cli(*words, spec, planted)
