@@ -1,4 +1,4 @@
-"""Checkpoints: the folder from which a job through Redis can be resumed."""
+"""Checkpoints: folders from which a job with a store in Redis can be resumed."""
 
 from ctr.checkpoint.checkpoint import (
     MANIFEST,

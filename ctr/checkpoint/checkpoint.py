@@ -1,8 +1,8 @@
-"""Checkpoints of a training job in Redis: folders, written by `ctr.checkpoint.writer`, checked when read.
+"""Checkpoints of a training job in Redis: folders written by `ctr.checkpoint.writer`, verified when read.
 
-manifest.json     the job, how far it has trained, and size and SHA-256 of the other files
-partitions.arrow  the partitions that hold anything, a batch for each: its state and its watermarks
-reports.arrow     what workers have reported, by name
+manifest.json     the job, its position, and size and SHA-256 of the other files
+partitions.arrow  the partitions that are not empty, a batch for each: its state and its watermarks
+reports.arrow     the reports of workers, by name
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _REMEDY = "restore the folder from a copy, or train from the beginning"
 
 
 class StoreFacts(BaseModel):
-    """The store that a checkpoint was taken of."""
+    """The store that a checkpoint was made from."""
 
     model_config = _FROZEN
 
     bits: int
     z_bits: int
     n_bits: int = 8
-    """Version 4 had no other."""
+    """Version 4 had no other value."""
     partitions: int
     incarnation: str = Field(alias="run")
     """The random id of the model's creation."""
@@ -93,16 +93,13 @@ class Manifest(BaseModel):
     store: StoreFacts
     job: dict[str, Any]
     position: dict[str, Any]
-    """What has been trained at least; partitions may hold later pushes, with their tokens."""
+    """The chunks that have certainly been trained; partitions may hold later pushes, with their tokens."""
     files: Files
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose files have been verified.
-
-    It goes on reading these files when another checkpoint replaces the folder.
-    """
+    """A checkpoint with verified files. It keeps reading them when another checkpoint replaces the folder."""
 
     folder: Path
     manifest: Manifest
@@ -110,7 +107,7 @@ class Checkpoint:
     _partitions: pa.Buffer
 
     def dumps(self) -> Iterator[PartitionDump]:
-        """The partitions that hold anything, one by one."""
+        """The partitions that are not empty, one by one."""
         with _damage(self.folder / PARTITIONS):
             file = pa.ipc.open_file(self._partitions)
             for number in range(file.num_record_batches):
@@ -119,19 +116,19 @@ class Checkpoint:
 
 
 def read_job(folder: Path) -> dict[str, Any]:
-    """The job of the checkpoint in `folder`; raises ModelError as `read_checkpoint`."""
+    """The job of the checkpoint in `folder`. Raises ModelError as `read_checkpoint` does."""
     return _read_manifest(folder).job
 
 
 def read_position(folder: Path) -> dict[str, Any]:
-    """The position of the checkpoint in `folder`; raises ModelError where there is none."""
+    """The position of the checkpoint in `folder`. Raises ModelError as `read_checkpoint` does."""
     return _read_manifest(folder).position
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The checkpoint in `folder`, its files compared with their SHA-256 (1.5 GB/s).
+    """The checkpoint in `folder`, whose files are verified by their SHA-256 (1.5 GB/s).
 
-    Raises ModelError when it is missing, torn, changed, something else, or of another format version.
+    Raises ModelError if it is missing, incomplete, changed, not a checkpoint, or of another format version.
     """
     manifest = _read_manifest(folder)
     partitions = _verified(folder / PARTITIONS, manifest.files.partitions)
@@ -145,24 +142,24 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
     """Restore the state and the watermarks into a new model, on any number of nodes.
 
-    Do not use the model before this returns, and drop it if this fails. Raises ModelError when the store has
-    other settings than the checkpoint's, StoreError as `Dumps.restore` does.
+    Do not use the model before this returns, and drop it if this fails. Raises ModelError if the store's
+    settings differ from the checkpoint's, and StoreError as `Dumps.restore` does.
     """
-    for name, here in (
+    for name, actual in (
         ("bits", store.bits),
         ("z_bits", store.z_bits),
         ("n_bits", store.n_bits),
         ("partitions", store.partitions.count),
     ):
-        there = getattr(checkpoint.manifest.store, name)
-        if there != here:
+        expected = getattr(checkpoint.manifest.store, name)
+        if expected != actual:
             raise ModelError(
-                f"{checkpoint.folder}: was taken of a store with {name} {there}, {store.url} has {name} "
-                f"{here}; resume with the settings of the checkpoint's job."
+                f"{checkpoint.folder}: was made from a store with {name} {expected}, but {store.url} has "
+                f"{name} {actual}; resume with the settings of the checkpoint's job."
             )
 
     empty = set(range(store.partitions.count))
-    with Prefetch(checkpoint.dumps(), depth=1) as ahead:  # takes 0.6 times as long as without
+    with Prefetch(checkpoint.dumps(), depth=1) as ahead:  # 0.6 of the time without
         for dump in ahead:
             store.dumps.restore(dump)
             empty.discard(dump.partition)
@@ -178,7 +175,7 @@ def _read_manifest(folder: Path) -> Manifest:
         kind, version = manifest["format"], manifest["format_version"]
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError(
-            f"{folder}: has no {MANIFEST}, so it is no checkpoint; give another folder."
+            f"{folder}: has no {MANIFEST}, so it is not a checkpoint; give another folder."
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder}: {MANIFEST} is torn or cannot be read ({error}); {_REMEDY}.") from error
@@ -197,7 +194,9 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 def _aside(folder: Path) -> str:
-    """Where the checkpoint is if its writer was killed while it was replaced without an atomic swap."""
+    """The part of an error message that names the checkpoint if its writer was killed while replacing it.
+
+    That can only happen on file systems without an atomic swap."""
     place = folder.resolve()
     name = re.compile(rf"\.{re.escape(place.name)}\.[0-9a-f]{{8}}\.replaced")
     replaced = [path.name for path in place.parent.glob(".*") if name.fullmatch(path.name)]
@@ -205,7 +204,7 @@ def _aside(folder: Path) -> str:
 
 
 def _verified(path: Path, entry: FileEntry) -> pa.Buffer:
-    """A memory map of a file whose size and checksum are right."""
+    """A memory map of a file, after its size and checksum were verified."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -225,8 +224,8 @@ def _verified(path: Path, entry: FileEntry) -> pa.Buffer:
 
 @contextmanager
 def _damage(path: Path) -> Iterator[None]:
-    """Raise errors of Arrow about a damaged file as ModelError."""
+    """Convert Arrow's errors about a damaged file to ModelError."""
     try:
         yield
     except pa.ArrowException as error:
-        raise ModelError(f"{path}: is no file of a checkpoint ({error}); {_REMEDY}.") from error
+        raise ModelError(f"{path}: is not a file of a checkpoint ({error}); {_REMEDY}.") from error

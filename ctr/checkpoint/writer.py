@@ -1,4 +1,4 @@
-"""Writing checkpoints: the store is read while training is paused; everything else happens afterwards."""
+"""Writes checkpoints: the store is read while training is paused; everything else happens afterwards."""
 
 from __future__ import annotations
 
@@ -48,22 +48,23 @@ def draft_checkpoint(
             ...  # let training continue
             commit()
 
-    `position` says which chunks were trained, and must have been taken BEFORE this call. Then what is pushed
-    in between is in the partitions and not in the position: on resuming it is trained again, and its token
-    keeps it from counting twice. The other way round it would be lost. `reports` should count what the
-    position says. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
-    that every partition has reached by the position: one that has not has lost pushes, and that is an error.
+    `position` says which chunks were trained, and must be determined BEFORE this call. A push in between is
+    then in the partitions but not in the position: its chunk is trained again after resuming, and its token
+    keeps it from counting twice. In the other order, the push would be lost. `reports` should cover the
+    chunks of the position. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
+    that every partition must have reached at the position; a partition that has not has lost pushes.
 
-    `commit`, in any thread, puts the draft on disk and in its place; the checkpoint that was there stays
-    until then. A draft that is not committed is removed in the end.
+    `commit`, in any thread, writes the draft to disk and replaces the checkpoint; an earlier checkpoint stays
+    until then. A draft that is not committed is removed at the end of the block.
 
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
-    `Dumps.take` does, as `require_checkpoint_or_nothing` does, and ModelError when the store has lost pushes,
-    or when the disk refuses, as `commit` does; the checkpoint that was there is then unchanged.
+    `Dumps.take` does, what `require_checkpoint_or_nothing` raises, and ModelError if the store has lost
+    pushes. Both this and `commit` raise ModelError if the disk refuses. An earlier checkpoint is then
+    unchanged.
     """
     require_checkpoint_or_nothing(folder)
     place = folder.resolve()
-    given = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
+    entries = orjson.loads(orjson.dumps({"job": dict(job), "position": dict(position)}))
     facts = StoreFacts(
         bits=store.bits,
         z_bits=store.z_bits,
@@ -72,7 +73,7 @@ def draft_checkpoint(
         run=store.incarnation,
     )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    draft = ExitStack()  # closing it puts the draft in its place, an exception removes the draft
+    draft = ExitStack()  # closing it replaces the checkpoint by the draft, an exception removes the draft
     try:
         with _refusals(folder):
             path = draft.enter_context(replace_folder(place))
@@ -88,10 +89,10 @@ def draft_checkpoint(
 
         def commit() -> None:
             with _refusals(folder), draft:
-                # Hashed here rather than on the way: that would pause training for twice as long.
+                # Hashed here, not while writing, which would pause training for twice as long.
                 files = {name: _file_entry(path / name) for name in (PARTITIONS, REPORTS)}
                 manifest = Manifest.model_validate(
-                    {"created": created, "store": facts, **given, "files": files}
+                    {"created": created, "store": facts, **entries, "files": files}
                 )
                 text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
                 (path / MANIFEST).write_bytes(text)
@@ -103,10 +104,10 @@ def draft_checkpoint(
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[bool]:
-    """Yield whether no other live process is in such a block for `folder`.
+    """Yield True if no other live process is in such a block for `folder`.
 
-    It locks a hidden file beside the folder, which is removed in the end. Without locks in the file system,
-    it always yields True. Raises ModelError when the disk refuses.
+    It locks a hidden file beside the folder, which it removes at the end. If the file system has no locks, it
+    always yields True. Raises ModelError if the disk refuses.
     """
     place = folder.resolve()
     path = place.with_name(f".{place.name}.lock")
@@ -122,7 +123,7 @@ def sole_writer(folder: Path) -> Iterator[bool]:
 
 
 def _locked(path: Path) -> int | None:
-    """A handle that holds the lock of a file, made if missing; None when another process holds it."""
+    """A handle that holds the lock of a file, created if missing; None if another process holds the lock."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -132,47 +133,47 @@ def _locked(path: Path) -> int | None:
             return None
         except OSError:  # a file system without locks
             return handle
-        with suppress(FileNotFoundError):  # its last holder may have removed it just now
+        with suppress(FileNotFoundError):  # the last holder may have just removed it
             if os.path.samestat(os.stat(path), os.stat(handle)):
                 return handle
         os.close(handle)
 
 
 def _require_all(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
-    """Raise ModelError if a partition lacks a push that every one should have."""
+    """Raises ModelError if a partition lacks a push that every partition should have."""
     if any(dump.applied.get(name, -1) < last for name, last in pushed.items()):
         raise ModelError(
-            f"{folder}: the store has just lost pushes, which may be sent again; the checkpoint before stays."
+            f"{folder}: the store has just lost pushes, which may be resent; the earlier checkpoint stays."
         )
 
 
 def require_checkpoint_or_nothing(folder: Path) -> None:
-    """Raise unless a checkpoint can be written to `folder`; for before training, too.
+    """Check that a checkpoint can be written to `folder`; called before training, too.
 
-    ModelError when that would delete something that is no checkpoint, DataError when the folder above it
-    cannot be written to.
+    Raises ModelError if that would delete anything but a checkpoint, and DataError if the parent folder is
+    not writable.
     """
-    parts = {MANIFEST, PARTITIONS, REPORTS}
-    require_replaceable(folder, "checkpoint", FORMAT, parts.__contains__, ModelError)
+    files = {MANIFEST, PARTITIONS, REPORTS}
+    require_replaceable(folder, "checkpoint", FORMAT, files.__contains__, ModelError)
     require_writable(folder.resolve())
 
 
 @contextmanager
 def _refusals(folder: Path) -> Iterator[None]:
-    """Raise errors of the disk as ModelError."""
+    """Convert errors of the disk to ModelError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        kept = "the one that was there is unchanged" if folder.exists() else "nothing was left behind"
-        raise ModelError(f"{folder}: the checkpoint could not be written ({error}); {kept}.") from error
+        outcome = "the earlier one is unchanged" if folder.exists() else "nothing was left behind"
+        raise ModelError(f"{folder}: the checkpoint could not be written ({error}); {outcome}.") from error
 
 
 @contextmanager
 def _arrow_file(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatchFileWriter]:
-    # Most slots of a large store are zeros: reading, writing and hashing 1 GB of such a one takes 0.5 s of a
-    # processor with LZ4, and 3.4 s without. 1 GB without zeros takes 0.4 s more.
+    # Most slots of a large store are zeros: reading, writing and hashing 1 GB of them takes 0.5 s of CPU time
+    # with LZ4, and 3.4 s without. 1 GB without zeros takes 0.4 s more with LZ4.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    # Bytes: of a str, Arrow takes only what is UTF-8. A file of Python's would take a fifth longer.
+    # A path in bytes, as Arrow only takes a str that is UTF-8. A Python file would take a fifth longer.
     with (
         pa.OSFile(os.fsencode(path), "wb") as sink,
         pa.ipc.new_file(sink, schema, options=options) as file,

@@ -184,7 +184,7 @@ class TestWrittenThenRestored:
         train(store, 0)
         write(tmp_path / "c", store)
         other = opened(redis_url, bits, **scales)
-        with pytest.raises(ModelError, match=f"was taken of a store with {told}"):
+        with pytest.raises(ModelError, match=f"was made from a store with {told}"):
             restore_checkpoint(read_checkpoint(tmp_path / "c"), other)
         assert not list(other.scan())
 
@@ -253,7 +253,7 @@ class TestDraft:
         if old:
             write(tmp_path / "c", store, 7)
         train(store, 0, slots=np.arange(1 << 18, dtype=np.uint32))
-        told = "the one that was there is unchanged" if old else "nothing was left behind"
+        told = "the earlier one is unchanged" if old else "nothing was left behind"
         with file_size_limit(1 << 12), pytest.raises(ModelError, match=f"could not be written .*; {told}"):
             write(tmp_path / "c", store)
         with draft_checkpoint(tmp_path / "c", store, job={}, position={}, reports={}) as commit:

@@ -45,7 +45,7 @@ def flipped(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda c: (c / "manifest.json").unlink(), "has no manifest.json, so it is no checkpoint"),
+        (lambda c: (c / "manifest.json").unlink(), "has no manifest.json, so it is not a checkpoint"),
         (lambda c: os.truncate(c / "manifest.json", 40), "manifest.json is torn"),
         (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json is torn"),
         (edited(format="ctr model"), "is a ctr model, not a checkpoint"),
