@@ -1,4 +1,4 @@
-"""Settings found by trials over one hashed data set."""
+"""The search for settings, by trials over one hashed data set."""
 
 from typing import TYPE_CHECKING
 

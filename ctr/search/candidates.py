@@ -1,4 +1,4 @@
-"""`Candidate`: the features that trials may learn by: those of a spec, with crosses, with scales, or both."""
+"""`Candidate`: the features that trials may learn from: a spec's, with crosses, with scales, or both."""
 
 from __future__ import annotations
 
@@ -19,71 +19,71 @@ from ctr.search.folds import Fold, Part, RawRows, folds_of, parts_of
 from ctr.search.scales import MOST_FIELDS, find_scales
 
 OnRows = Callable[[int, float], None]
-"""Is given how many rows are hashed, and the share of all."""
+"""Called with the number of hashed rows, and their share of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which rows and settings a search looks at, and how long."""
+    """The rows and settings that a search uses, and its limits."""
 
     trials: int = 40
     most_epochs: int = 30
     most_rows: int | None = None
-    """Use at most this many rows, from the start; of more rows also at most 3 passes, as each takes time."""
+    """Use at most this many rows, from the start; if there are more, also at most 3 passes, to save time."""
     stop_row: int | None = None
-    """Only the rows before this one are used."""
+    """Use only rows before this one."""
     fraction: float | None = None
     """See `folds_of`."""
     fixed: Mapping[str, float] = field(default_factory=dict)
-    """Settings of FTRL that are not searched."""
+    """Settings of FTRL that are not searched for."""
     scaled: bool = True
-    """Whether scales of fields are tried, unless the spec has some, or more than `MOST_FIELDS` fields and
-    crosses, or the rows are a data set without field ids."""
+    """Try scales of fields, unless the spec has scales, or more than `MOST_FIELDS` fields and crosses, or the
+    rows are a data set without field ids."""
     workers: int = 1
     seed: int = 0
     most_work: float = inf
-    """Features that all trials may learn: none begins that would probably make it more."""
+    """Limits the features that all trials learn: no trial begins that would probably exceed it."""
     limit_s: float = inf
-    """When this is over, trials under way are given up but for the first, and no other begins."""
+    """Afterwards no trial begins, and running trials are cancelled, except the first."""
 
     @property
     def end(self) -> int | None:
-        """Only the rows before this one are used, except for validation rows by a condition; None: all."""
+        """Use only rows before this one, except for validation rows by a condition; None: all."""
         return min((row for row in (self.stop_row, self.most_rows) if row is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The rows of all trials as examples with some features."""
+    """The rows of all trials as examples with certain features."""
 
     by_fold: tuple[Examples, ...]
-    """As each fold is learnt and scored: steps and scales have learnt from the rows that it learns."""
+    """The examples of each fold; their steps and scales have learnt from the fold's training rows."""
     crosses: int = 0
-    """Of the suggested ones, how many there are."""
+    """The number of suggested crosses."""
     scales: Mapping[str, float] = field(default_factory=dict)
-    """Found in all rows; empty: all are 1."""
+    """Scales fitted on all rows, by name; empty: all are 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hashing:
-    """How the rows of all trials become data sets in a folder."""
+    """Hashes the rows of all trials into data sets in a folder."""
 
     folder: Path
     source: ExampleSource
-    """The rows through the spec as it is, or the data set that they are."""
+    """The rows through the original spec, or a hashed data set."""
     raw: RawRows | None
-    """How they are read through other specs."""
+    """Reads the rows through other specs."""
     plan: Plan
     on_rows: OnRows
 
     def candidates(self, crossed: Mapping[int, FeatureSpec]) -> tuple[list[Candidate], tuple[Fold, ...]]:
-        """Those of the spec as it is and with so many crosses, each without scales and with; and the folds.
+        """The candidates, and the folds: the original spec and the `crossed` ones, without and with scales.
 
-        Raises DataError when all rows are of one class.
+        `crossed`: specs by their number of suggested crosses. Raises DataError if all rows are of one class.
         """
         specs = {0: self.source.spec if self.raw is None else self.raw.spec, **crossed}
-        names = [len(spec.names) for spec in specs.values()]
-        scaled = self.plan.scaled and min(names) > 1 and max(names) <= MOST_FIELDS and not specs[0].scales
+        sizes = [len(spec.names) for spec in specs.values()]
+        scaled = self.plan.scaled and min(sizes) > 1 and max(sizes) <= MOST_FIELDS and not specs[0].scales
         if self.raw is None:
             scaled = scaled and isinstance(self.source, DatasetSource) and self.source.has_fields
         candidates: list[Candidate] = []
@@ -103,7 +103,7 @@ class Hashing:
         return candidates, folds
 
     def _of_whole(self, spec: FeatureSpec, name: str, scaled: bool) -> Examples:
-        """All rows as one data set, which serves all folds."""
+        """All rows as one data set for all folds."""
         if isinstance(self.source, DatasetSource):
             return Examples.of([DatasetSource(self.source.name, with_fields=scaled)], self.plan.end)
         source = self.source
@@ -113,7 +113,7 @@ class Hashing:
         return Examples.of([self._hashed(source, Part(None, 0, self.plan.end), name)])
 
     def _count_bad_rows(self, raw: RawRows) -> None:
-        """Have `source` count its bad rows, and keep them where that is wanted."""
+        """Make `source` read all rows, so that it counts its bad rows, and quarantines them if asked to."""
         if raw.on_bad_rows.skip and not self.source.bad_rows.count:
             for _ in self.source.batches(BLOCK_ROWS, stop=self.plan.end):
                 pass
@@ -121,7 +121,7 @@ class Hashing:
     def _of_parts(
         self, raw: RawRows, spec: FeatureSpec, name: str
     ) -> tuple[tuple[Examples, ...], tuple[Fold, ...]]:
-        """Each part as a data set, for each fold anew where the spec learns from the rows of the fold."""
+        """Each part as a data set for each fold; the spec learns from the fold's training rows."""
         if raw.validation is not None:
             if len(raw.open(self.source.spec, raw.validation).sample(1)) == 0:
                 raise raw.validation.splits_nothing("no row")
@@ -167,33 +167,30 @@ class Hashing:
 
 
 def with_scales(candidate: Candidate, spec: FeatureSpec, folds: Sequence[Fold], workers: int) -> Candidate:
-    """The same, with scales that are found on all rows, and for each fold on those that it learns.
+    """The same candidate with scales: for each fold those fitted on its training rows, and those on all rows.
 
     Its examples have field ids.
     """
     first = candidate.by_fold[0]
-    everything = (range(first.rows),)
-    find = partial(find_scales, names=len(spec.names), beta=first.suited_beta)
+    fit = partial(find_scales, names=len(spec.names), beta=first.suited_beta)
     with Threads(workers, "scales") as threads:
-        of_all = threads.submit(find, first, learnt=everything)
-        both = zip(candidate.by_fold, folds, strict=True)
-        of_folds = list(threads.map(lambda both: find(both[0], learnt=both[1].learnt), both))
-    written = [float(f"{scale:.2g}") for scale in of_all.result()[1:].tolist()]
-    return Candidate(
-        tuple(replace(each, scales=scales) for each, scales in zip(candidate.by_fold, of_folds, strict=True)),
-        candidate.crosses,
-        dict(zip(spec.names, written, strict=True)),
-    )
+        on_all = threads.submit(fit, first, learnt=(range(first.rows),))
+        pairs = zip(candidate.by_fold, folds, strict=True)
+        by_fold = tuple(
+            threads.map(lambda pair: replace(pair[0], scales=fit(pair[0], learnt=pair[1].learnt)), pairs)
+        )
+    rounded = [float(f"{scale:.2g}") for scale in on_all.result()[1:].tolist()]
+    return Candidate(by_fold, candidate.crosses, dict(zip(spec.names, rounded, strict=True)))
 
 
 def _require_classes(examples: Examples) -> None:
-    """Raise DataError when all of the examples are clicks, or none is."""
+    """Raises DataError if all examples are clicks, or none is."""
     labels, _ = examples.labels([range(examples.rows)])
     clicks = np.count_nonzero(labels)
     if clicks in (0, examples.rows):
         which = "clicks" if clicks else "without a click"
         raise DataError(
-            f"all {examples.rows:,} rows to search with are {which}, and settings are found on rows of both "
+            f"all {examples.rows:,} rows to search with are {which}, but the search needs rows of both "
             "classes. Check the spec's label, and whether the rows are sorted (`ctr features build "
             "--shuffle 0` mixes them)."
         )

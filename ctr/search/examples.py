@@ -1,4 +1,4 @@
-"""`Examples`: the blocks of a hashed data set over one table of their slots, which all trials share."""
+"""`Examples`: the blocks of a hashed data set and one table of their slots, shared by all trials."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ctr.optimizers import Float32
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stored block, and where its slots are in the table of all slots."""
+    """A stored block, and the ranks of its slots in the table of all slots."""
 
     first: int
-    """Its first row."""
+    """The number of its first row."""
     chunk: Chunk
     ranks: NDArray[np.uint32]
     """uint32[u] for `chunk.slots`."""
 
     def rows(self, wanted: range, scales: Float32 | None = None) -> Chunk | None:
-        """Its rows among the wanted ones, over all its slots; None if there are none.
+        """Its rows among the `wanted` ones, with all its slots; None if there are none.
 
-        They are views, but for the values if there are `scales` by field id.
+        They are views, except for the values if there are `scales` by field id.
         """
         low = max(wanted.start - self.first, 0)
         high = min(wanted.stop - self.first, len(self.chunk))
@@ -47,20 +47,20 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """The first rows of a data set, or all of them. Blocks stay views of its memory map."""
+    """The rows of a data set, or the first of them. Blocks are views of its memory map."""
 
     blocks: tuple[Block, ...]
     rows: int
     slots: int
-    """How many distinct ones there are."""
+    """The number of distinct slots."""
     biased: bool
-    """Whether the first of them is the bias."""
+    """True if the first slot is the bias."""
     scales: Float32 | None = None
-    """float32, by field id: what values are multiplied by; the sources then have field ids."""
+    """float32 by field id: factors of the values; the sources then have field ids."""
 
     @staticmethod
     def of(sources: Sequence[DatasetSource], stop: int | None = None) -> Examples:
-        """Those of `sources`, in order, each before row `stop`. Raises DataError when there are none."""
+        """The examples of `sources`, in order, each before row `stop`. Raises DataError if there are none."""
         chunks = [
             chunk for source in sources for chunk in source.batches(source.manifest.block_rows, stop=stop)
         ]
@@ -73,57 +73,57 @@ class Examples:
 
     @property
     def features_per_row(self) -> float:
-        """On average, at least 1."""
+        """The average number of features of a row, at least 1."""
         return max(sum(block.chunk.indices.size for block in self.blocks) / self.rows, 1.0)
 
-    def parts(self, wanted: Iterable[range]) -> Iterator[tuple[Block, Chunk]]:
-        """The wanted rows, block by block, with their values scaled."""
-        return self._parts(wanted, self.scales)
+    def parts(self, ranges: Iterable[range]) -> Iterator[tuple[Block, Chunk]]:
+        """The rows in `ranges`, block by block, with scaled values."""
+        return self._parts(ranges, self.scales)
 
-    def _parts(self, wanted: Iterable[range], scales: Float32 | None) -> Iterator[tuple[Block, Chunk]]:
-        for rows in wanted:
+    def _parts(self, ranges: Iterable[range], scales: Float32 | None) -> Iterator[tuple[Block, Chunk]]:
+        for rows in ranges:
             for block in self.blocks:
                 if (part := block.rows(rows, scales)) is not None:
                     yield block, part
 
-    def labels(self, wanted: Iterable[range]) -> tuple[Float32, Float32]:
-        """The labels and weights of the wanted rows, float32[n] each."""
+    def labels(self, ranges: Iterable[range]) -> tuple[Float32, Float32]:
+        """The labels and weights of the rows in `ranges`, float32[n] each."""
         labels, weights = [], []
-        for _, part in self._parts(wanted, None):
+        for _, part in self._parts(ranges, None):
             assert part.labels is not None  # a source without labels is not opened
             labels.append(part.labels)
             weights.append(np.ones(len(part), np.float32) if part.weights is None else part.weights)
         return np.concatenate(labels), np.concatenate(weights)
 
-    def base_rate(self, wanted: Iterable[range]) -> float | None:
-        """Where the bias starts when these rows are learnt; None where there is no bias."""
-        return self.click_rate(wanted) if self.biased else None
+    def base_rate(self, ranges: Iterable[range]) -> float | None:
+        """The click rate at which the bias starts when these rows are learnt; None: no bias."""
+        return self.click_rate(ranges) if self.biased else None
 
     @property
     def suited_beta(self) -> float:
-        """A beta that counts against as many rows of a feature at any rate of clicks below a fifth.
+        """A beta that weighs as much as a fixed number of rows of a feature, at any click rate below a fifth.
 
-        The gradients that it is added to are about `sqrt(p * (1 - p))` large. Log loss of later rows after
-        one pass, beside that with beta 1: -3.4% to -7.5% on six logs of 0.2% clicks, -5% to -7% on four parts
-        of w6a (2.8%), -0.01% on four of Avazu (17%). It is no default: with 0.2% clicks the mean prediction
-        falls to 0.69 to 0.92 of the click rate.
+        Gradients, to whose root sum of squares it is added, are about `sqrt(p * (1 - p))`. Log loss of later
+        rows after one pass, relative to beta 1: -3.4% to -7.5% on six logs with 0.2% clicks, -5% to -7% on
+        four parts of w6a (2.8%), -0.01% on four of Avazu (17%). It is not the default, as with 0.2% clicks
+        the mean prediction falls to 0.69 to 0.92 of the click rate.
         """
         rate = self.click_rate([range(self.rows)])
         return min(1.0, float(f"{2.5 * sqrt(rate * (1 - rate)):.2g}"))
 
-    def click_rate(self, wanted: Iterable[range]) -> float:
-        """Of the first of the wanted rows, as training takes it for all."""
-        labels, weights = self.labels(wanted)
+    def click_rate(self, ranges: Iterable[range]) -> float:
+        """The click rate of the first rows in `ranges`, which training uses as that of all rows."""
+        labels, weights = self.labels(ranges)
         return click_rate(labels[:FIRST_ROWS], weights[:FIRST_ROWS])
 
 
 def _features_of_its_own(part: Chunk) -> Chunk:
-    """A chunk of some rows of a block without the features of the block's other rows."""
-    these = slice(part.indptr[0], part.indptr[-1])
+    """A chunk of some rows of a block, without the features of the block's other rows."""
+    used = slice(part.indptr[0], part.indptr[-1])
     return replace(
         part,
-        indptr=part.indptr - these.start,
-        indices=part.indices[these],
-        values=None if part.values is None else part.values[these],
-        fields=None if part.fields is None else part.fields[these],
+        indptr=part.indptr - used.start,
+        indices=part.indices[used],
+        values=None if part.values is None else part.values[used],
+        fields=None if part.fields is None else part.fields[used],
     )

@@ -1,4 +1,4 @@
-"""The picture of a search: what each trial came to, in order and by learning rate."""
+"""The plot of a search: the log loss of each trial, in order and by learning rate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ctr.packages import require_packages
 from ctr.search.tuning import Tuned
 
 _SUFFIXES = (".png", ".svg")
-_SHOWN = 1.1  # times the best log loss: of what is worse, only that it was tried
+_SHOWN = 1.1  # times the best log loss; worse trials are only counted
 
 
 def require_plot(file: Path) -> None:
-    """Raise DataError for another suffix than .png and .svg, and where matplotlib is missing."""
+    """Raises DataError unless the suffix is .png or .svg, and matplotlib is installed."""
     if file.suffix not in _SUFFIXES:
         raise DataError(f"{file}: a plot is written as PNG or SVG: give a name that ends in .png or .svg.")
     require_writable(file)
@@ -24,7 +24,7 @@ def require_plot(file: Path) -> None:
 
 
 def write_plot(tuned: Tuned, file: Path) -> None:
-    """Write the picture; a file that is there is replaced. Raises DataError when the disk refuses."""
+    """Write the plot, which replaces an earlier file. Raises DataError if the disk refuses."""
     from matplotlib.figure import Figure
 
     shown = [each for each in tuned.tried if each.judged.loss <= _SHOWN * tuned.best.judged.loss]
@@ -40,9 +40,9 @@ def write_plot(tuned: Tuned, file: Path) -> None:
     by_trial.step(numbers, np.minimum.accumulate(losses), where="post", label="the best so far")
     if (default := tuned.default_loss) is not None and default <= _SHOWN * tuned.best.judged.loss:
         by_trial.axhline(default, color="grey", linestyle="--", linewidth=1, label="defaults, one pass")
-    left_out = len(tuned.tried) - len(shown)
-    more = f" ({left_out} not shown: above {_SHOWN:g} times the best)" if left_out else ""
-    by_trial.set(title=f"Settings scored on {tuned.scored_on}", xlabel=f"trial{more}")
+    hidden = len(tuned.tried) - len(shown)
+    note = f" ({hidden} not shown: above {_SHOWN:g} times the best)" if hidden else ""
+    by_trial.set(title=f"Settings scored on {tuned.scored_on}", xlabel=f"trial{note}")
     by_trial.legend()
     points = by_alpha.scatter(alphas, losses, c=passes, cmap="viridis")
     best = tuned.best
@@ -58,7 +58,7 @@ def write_plot(tuned: Tuned, file: Path) -> None:
     by_alpha.legend()
     figure.colorbar(points, ax=by_alpha, label="passes over the data")
     for axes in (by_trial, by_alpha):
-        axes.set_ylabel("log loss of rows held out (nats)")
+        axes.set_ylabel("log loss on validation rows (nats)")
         axes.grid(visible=True, alpha=0.3)
     with replace_file(file, "the plot") as draft:
         figure.savefig(draft, dpi=150)

@@ -1,17 +1,18 @@
-"""How large the features of each field are best, found by one pass after another over the same rows.
+"""The best scale of each field's features, fitted by repeated passes over the same rows.
 
-A field with few values that tell much learns better by large steps, one with many values that tell little by
-small ones; FTRL and its penalties know no fields. A feature whose value is `s` instead of 1 learns as if its
-`alpha` were `s` times as large and its penalties smaller, so fields can differ without another optimizer.
+A field with few, informative values learns better with large steps, one with many, uninformative values with
+small steps, but FTRL and its penalties do not know fields. A feature whose value is `s` instead of 1 learns
+as if its `alpha` were `s` times as large and its penalties smaller, so fields can differ without another
+optimizer.
 
-Before an example is learnt, what each field adds to its log-odds is a guess made from other rows. Were it
-better `a` times as large, the field is scaled by `a` (one Newton step for all fields at once), and the rows
-are learnt anew, until no factor is wanted. The method is our own; stacking of models by what they predict of
-rows that they have not seen is Wolpert's (1992).
+Before an example is learnt, the contribution of each field to its log-odds is a prediction from other rows.
+If the loss would be lower with the contribution times `a`, the field is scaled by `a` (one Newton step for
+all fields at once). Then the rows are learnt again, until the scales no longer change the loss. The method is
+our own; stacking models by their predictions of unseen rows is due to Wolpert (1992).
 
-Log loss of four later parts of the training rows, the best of 30 settings each: Criteo 0.44374 without and
-0.44209 with scales, Avazu 0.42013 and 0.41916. L2 penalties by field from an empirical Bayes fit, used as
-such scales, gave 0.44237 and 0.41983.
+Log loss of four later parts of the training rows, each the best of 30 settings: Criteo 0.44374 without and
+0.44209 with scales, Avazu 0.42013 and 0.41916. Scales derived from L2 penalties by field, in an empirical
+Bayes fit, gave 0.44237 and 0.41983.
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ from ctr.search import scale_kernels as kernels
 from ctr.search.examples import Examples
 
 MOST_FIELDS = 300
-"""With crosses: of more, none are scaled, as time and memory grow with the square of their number."""
+"""With more fields and crosses than this, none are scaled: time and memory grow with the square."""
 _MOST_ROWS = 100_000
 _MOST_WORK = 1e9
-"""Rows times the square of the number of fields, which a pass takes 0.3 s for."""
+"""Rows times the square of the number of fields: a pass takes 0.3 s."""
 _MOST_FEATURES = 1e7
-"""In all rows: each takes 12 bytes."""
+"""Features of all rows: each takes 12 bytes."""
 _ALPHA = 0.1
 _MOST_PASSES = 12
 _ENOUGH = 1e-5
-"""What a pass takes off the log loss, as a share of it, that makes one more worth its time."""
+"""Another pass follows if a pass reduces the log loss by at least this share."""
 _PRIOR = 20.0
-"""The curvature, in nats, of a penalty on each factor: what a field with hardly any evidence is held by."""
+"""The curvature, in nats, of a penalty on each factor, which restrains fields with little evidence."""
 _LEAST, _MOST = 0.05, 20.0
 
 
 def find_scales(examples: Examples, names: int, beta: float, learnt: Sequence[range]) -> Float32:
-    """The scales float32[names + 1] by field id, where there are so many fields and crosses.
+    """The scales float32[names + 1] by field id; `names`: the number of fields and crosses.
 
-    They are from the first 100,000 rows `learnt`; from 11,000 where there are 300 names, and from fewer where
-    rows have more than 100 features.
+    They are fitted on the first 100,000 of the rows `learnt`, on 11,000 with 300 names, and on fewer if rows
+    have more than 100 features.
     """
     most = min(_MOST_ROWS, _MOST_WORK / (names + 1) ** 2, _MOST_FEATURES / examples.features_per_row)
     rows = _Rows.of(examples, learnt, int(most))
@@ -66,13 +67,13 @@ def find_scales(examples: Examples, names: int, beta: float, learnt: Sequence[ra
         best, best_scales = loss, scales
         curvature += _PRIOR * np.eye(scales.size)
         factors = np.clip(1 - np.linalg.solve(curvature, gradient), 0.5, 2)
-        factors[0] = 1  # of what belongs to no field
+        factors[0] = 1  # features that belong to no field
         scales = np.clip(scales * factors, _LEAST, _MOST)
     return best_scales.astype(np.float32)
 
 
 class _Rows(NamedTuple):
-    """Some rows, as `pass_with_scales` takes them."""
+    """Rows as `pass_with_scales` takes them."""
 
     indptr: NDArray[np.int64]
     slots: NDArray[np.uint32]
@@ -83,22 +84,21 @@ class _Rows(NamedTuple):
 
     @staticmethod
     def of(examples: Examples, learnt: Sequence[range], most: int) -> _Rows:
-        """The first of the rows `learnt`, so many at most."""
+        """The first of the rows `learnt`, at most `most`."""
         lengths, slots, values = [], [], []
         fields: list[Any] = []
-        wanted, rest = [], most
-        for each in learnt:
-            wanted.append(each[:rest])
-            rest -= len(wanted[-1])
-        for block, part in examples.parts(wanted):
+        ranges, rest = [], most
+        for rows in learnt:
+            ranges.append(rows[:rest])
+            rest -= len(ranges[-1])
+        for block, part in examples.parts(ranges):
             assert part.fields is not None
-            these = slice(part.indptr[0], part.indptr[-1])
+            used = slice(part.indptr[0], part.indptr[-1])
             lengths.append(np.diff(part.indptr))
-            slots.append(block.ranks[part.indices[these]])
-            own = None if part.values is None else part.values[these]
-            fields.append(part.fields[these])
-            values.append(np.ones(slots[-1].size, np.float32) if own is None else own)
+            slots.append(block.ranks[part.indices[used]])
+            fields.append(part.fields[used])
+            ones = np.ones(slots[-1].size, np.float32)
+            values.append(ones if part.values is None else part.values[used])
         indptr = np.concatenate([[0], *lengths]).cumsum()
-        labels, weights = examples.labels(wanted)
-        of_features = np.concatenate(slots), np.concatenate(fields), np.concatenate(values)
-        return _Rows(indptr, *of_features, labels, weights)
+        features = np.concatenate(slots), np.concatenate(fields), np.concatenate(values)
+        return _Rows(indptr, *features, *examples.labels(ranges))

@@ -1,4 +1,4 @@
-"""`Search`: which settings to try next, after Optuna, and how far each gets, in parallel."""
+"""`Search`: runs trials in parallel, with settings suggested by Optuna."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ctr.search.trial import Judged, run_trial
 
 if TYPE_CHECKING:
     from optuna import Study
-    from optuna import Trial as Asked
+    from optuna import Trial as OptunaTrial
 
 SPACE: Mapping[str, tuple[float, float]] = {
     "alpha": (0.003, 3.0),
-    "beta": (0.1, 3.0),  # from so much of what suits the rate of clicks
+    "beta": (0.1, 3.0),  # the lower bound is multiplied by `Examples.suited_beta`
     "l1": (0.001, 3.0),
     "l2": (0.001, 30.0),
 }
-"""Where each setting of FTRL is looked for, on a logarithmic scale."""
+"""The range of each setting of FTRL, searched on a logarithmic scale."""
 _PENALTIES = ("l1", "l2")
 _NO_PENALTY = 0.003
 _FIRST: tuple[Mapping[str, float], ...] = (
@@ -40,64 +40,64 @@ _FIRST: tuple[Mapping[str, float], ...] = (
     {"alpha": 0.2, "l1": 0.001, "l2": 3.0},
     {"alpha": 1.0, "l1": 1.0, "l2": 0.1},
 )
-"""Tried before all others: the defaults; with a beta that suits the rate of clicks, what suits rare features,
-many rows, and few of both."""
+"""Tried first: the defaults, then, with a beta that suits the click rate, settings that suit rare features,
+many rows, and little data."""
 _CROSSES, _SCALED = "crosses", "scaled"
 AHEAD = 8
-"""Trials that begin before the first of them is known, for the same outcome with any number of workers."""
+"""Trials that begin before the first has a result, so that the number of workers does not matter."""
 _SHOWN_EVERY_S = 0.5
 _AT_RANDOM = 12
-"""Trials after which the sampler looks at what came of them."""
+"""Trials with random settings, before the sampler uses results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Settings, and what came of them."""
+    """A trial: its settings and its result."""
 
     number: int
-    """Of the trial, from 1."""
+    """The number of the trial, from 1."""
     settings: Mapping[str, float]
     judged: Judged
     crosses: int = 0
-    """Of the suggested ones, how many the examples had."""
+    """The number of suggested crosses in its examples."""
     scales: Mapping[str, float] = field(default_factory=dict)
-    """Of the fields and crosses; empty: all were 1."""
+    """Scales of fields and crosses; empty: all were 1."""
 
 
 def require_optuna() -> None:
-    """Raise DataError where it is missing."""
+    """Raises DataError if Optuna is not installed."""
     require_packages("the search for settings", {"optuna": "'optuna>=4.0'"})
 
 
 class Ended(StrEnum):
-    """Why a search began no other trial."""
+    """Why a search ended."""
 
     TRIALS = "trials"
-    """All were run."""
+    """All trials were run."""
     BUDGET = "budget"
-    """They had learnt as many features as they may."""
+    """The trials have learnt as many features as they may."""
     TIME = "time"
-    """Its time was over: a faster machine goes on, and may find other settings."""
+    """The time limit was reached; a faster machine runs more trials, and may find other settings."""
     STOP = "stop"
-    """It was told to stop."""
+    """It was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a search is."""
+    """The progress of a search."""
 
     tried: Sequence[Tried]
     rows: int
-    """That were learnt, in all trials."""
+    """The rows learnt in all trials."""
     fraction: float
-    """Of the whole search, from 0 to 1, by what it will learn or by its time, whichever ends first."""
+    """The fraction of the search that is done, 0 to 1, by work or by time, whichever is further."""
 
 
 @dataclass(slots=True)
-class _Begun:
-    """A trial that has begun."""
+class _RunningTrial:
+    """A running trial."""
 
-    asked: Asked
+    optuna_trial: OptunaTrial
     settings: Mapping[str, float]
     candidate: Candidate
     judged: Judged
@@ -111,7 +111,7 @@ class _Begun:
 
 @dataclass(slots=True)
 class Search:
-    """A search for settings: of FTRL those that are not fixed, and which of the candidates.
+    """A search for the settings of FTRL that are not fixed, and for the best of the candidates.
 
     `candidates`: the same rows with other features; the first has neither suggested crosses nor scales.
     """
@@ -120,71 +120,71 @@ class Search:
     folds: Sequence[Fold]
     plan: Plan
     stop: Event = field(default_factory=Event)
-    """Once it is set, trials that have begun end, and do not count."""
+    """Once it is set, running trials end, and do not count."""
     on_progress: Callable[[Progress], None] = lambda progress: None
     tried: list[Tried] = field(default_factory=list)
-    """In their order."""
+    """The trials that are done, in their order."""
     ended: Ended = Ended.TRIALS
-    _waiting: deque[_Begun] = field(default_factory=deque)
+    _running: deque[_RunningTrial] = field(default_factory=deque)
     _work: float = 0.0
     """Features learnt in the trials that are done."""
     _started: float = field(default_factory=perf_counter)
     _shown: float = 0.0
 
     def run(self) -> None:
-        """Try settings; what came of them is in `tried` then, and why it is not more in `ended`.
+        """Run trials; their results are then in `tried`, and why the search ended in `ended`.
 
-        Trials run on threads, as kernels need no GIL, over one memory map. The outcome is the same for the
-        same seed, whatever the number of workers and their speed, unless it has ended by time: results are
-        told to the sampler in the order of the trials, and with a fixed lag.
+        Trials run on threads, as kernels release the GIL, and share one memory map. The result is the same
+        for the same seed, whatever the number of workers and their speed, unless the time limit ends the
+        search: the sampler gets results in the order of the trials, with a fixed lag.
         """
         beta = self.candidates[0].by_fold[0].suited_beta
         space = {**SPACE, "beta": (SPACE["beta"][0] * beta, SPACE["beta"][1])}
         space = {name: limits for name, limits in space.items() if name not in self.plan.fixed}
-        known = {(each.crosses, bool(each.scales)): each for each in self.candidates}
+        candidates = {(each.crosses, bool(each.scales)): each for each in self.candidates}
         choices: dict[str, list[Any]] = {
-            _CROSSES: sorted({crosses for crosses, _ in known}),
-            _SCALED: sorted({scaled for _, scaled in known}),
+            _CROSSES: sorted({crosses for crosses, _ in candidates}),
+            _SCALED: sorted({scaled for _, scaled in candidates}),
         }
         choices = {name: values for name, values in choices.items() if len(values) > 1}
         study = _study(self.plan.seed, choices, beta)
         with Threads(min(self.plan.workers, AHEAD), "trial") as threads:
             for number in range(self.plan.trials + AHEAD):
-                if number >= AHEAD and self._waiting and not self._finish(study):
+                if number >= AHEAD and self._running and not self._finish(study):
                     break
                 if number < self.plan.trials and self._may_begin():
-                    asked = study.ask(_distributions(space, choices))
-                    params = dict(asked.params)
-                    chosen = known[params.pop(_CROSSES, 0), params.pop(_SCALED, False)]
-                    settings = {name: _written(name, value) for name, value in params.items()}
-                    self._begin(threads, asked, settings | dict(self.plan.fixed), chosen)
+                    optuna_trial = study.ask(_distributions(space, choices))
+                    params = dict(optuna_trial.params)
+                    candidate = candidates[params.pop(_CROSSES, 0), params.pop(_SCALED, False)]
+                    settings = {name: _rounded(name, value) for name, value in params.items()}
+                    self._begin(threads, optuna_trial, settings | dict(self.plan.fixed), candidate)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return perf_counter() - self._started >= self.plan.limit_s
 
     def _may_begin(self) -> bool:
         if self.ended is Ended.TRIALS:
-            expected = self._work / max(len(self.tried), 1) * (len(self._waiting) + 1)
+            expected = self._work / max(len(self.tried), 1) * (len(self._running) + 1)
             if self.stop.is_set():
                 self.ended = Ended.STOP
-            elif self._over() and (self.tried or self._waiting):
+            elif self._is_over() and (self.tried or self._running):
                 self.ended = Ended.TIME
             elif self.tried and self._work + expected > self.plan.most_work:
                 self.ended = Ended.BUDGET
         return self.ended is Ended.TRIALS
 
     def _begin(
-        self, threads: Threads, asked: Asked, settings: Mapping[str, float], chosen: Candidate
+        self, threads: Threads, optuna_trial: OptunaTrial, settings: Mapping[str, float], candidate: Candidate
     ) -> None:
-        first = not self.tried and not self._waiting  # which comes to its end however slow the machine is
-        ended = self.stop.is_set if first else lambda: self.stop.is_set() or self._over()
+        first = not self.tried and not self._running  # runs to its end, however slow the machine is
+        ended = self.stop.is_set if first else lambda: self.stop.is_set() or self._is_over()
         to_beat = min((each.judged.cost for each in self.tried), default=inf)
         judged = Judged()
 
         def run() -> Judged:
             try:
                 return run_trial(
-                    chosen.by_fold,
+                    candidate.by_fold,
                     self.folds,
                     choose_optimizer(settings),
                     most_passes=self.plan.most_epochs,
@@ -195,36 +195,36 @@ class Search:
             except ModelError:  # these settings diverge
                 return Judged(hopeless=True, rows=judged.rows)
 
-        self._waiting.append(_Begun(asked, settings, chosen, judged, threads.submit(run)))
+        self._running.append(_RunningTrial(optuna_trial, settings, candidate, judged, threads.submit(run)))
 
     def _finish(self, study: Study) -> bool:
-        """Wait for the oldest trial that has begun, and count it; False if it was not to come to its end."""
+        """Wait for the oldest running trial, and count it; returns False if it was cancelled."""
         from optuna.trial import TrialState
 
-        oldest = self._waiting[0]
+        oldest = self._running[0]
         while not wait([oldest.future], _SHOWN_EVERY_S).done:
             self._show()
         judged = oldest.future.result()
         if judged.cut:
             self.ended = Ended.STOP if self.stop.is_set() else Ended.TIME
             return False
-        self._waiting.popleft()
+        self._running.popleft()
         self._work += oldest.work
         for step, loss in enumerate(judged.losses):
-            oldest.asked.report(loss, step)
+            oldest.optuna_trial.report(loss, step)
         if judged.by_pass:
-            study.tell(oldest.asked, judged.cost)
+            study.tell(oldest.optuna_trial, judged.cost)
         else:
-            study.tell(oldest.asked, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)
+            study.tell(oldest.optuna_trial, state=TrialState.PRUNED if judged.losses else TrialState.FAIL)
         number, of = len(self.tried) + 1, oldest.candidate
         self.tried.append(Tried(number, oldest.settings, judged, of.crosses, of.scales))
         self._show()
         return True
 
     def _show(self) -> None:
-        """Say how far it is; never less than before."""
-        work = self._work + sum(each.work for each in self._waiting)
-        rows = sum(each.judged.rows for each in self.tried) + sum(each.judged.rows for each in self._waiting)
+        """Report the progress, which never decreases."""
+        work = self._work + sum(each.work for each in self._running)
+        rows = sum(each.judged.rows for each in self.tried) + sum(each.judged.rows for each in self._running)
         if self.tried:
             expected = min(self._work / len(self.tried) * self.plan.trials, self.plan.most_work)
             self._shown = max(self._shown, min(work / max(expected, 1.0), 0.99))
@@ -244,9 +244,9 @@ def _study(seed: int, choices: Mapping[str, Sequence[Any]], beta: float) -> Stud
             seed=seed, multivariate=True, constant_liar=True, n_startup_trials=_AT_RANDOM
         )
     study = optuna.create_study(sampler=sampler)
-    for number, first in enumerate(_FIRST):  # of which the first are the defaults, without crosses and scales
-        chosen = {name: values[-1 if number else 0] for name, values in choices.items()}
-        study.enqueue_trial({"beta": beta, **first, **chosen})
+    for number, settings in enumerate(_FIRST):  # the first are the defaults, without crosses and scales
+        choice = {name: values[-1 if number else 0] for name, values in choices.items()}
+        study.enqueue_trial({"beta": beta, **settings, **choice})
     return study
 
 
@@ -259,6 +259,6 @@ def _distributions(
     return numbers | {name: CategoricalDistribution(values) for name, values in choices.items()}
 
 
-def _written(name: str, value: float) -> float:
-    """To two digits, as people write it and as good; the smallest penalties are none."""
+def _rounded(name: str, value: float) -> float:
+    """The value with two digits, which are readable and precise enough; the smallest penalties become 0."""
     return 0.0 if name in _PENALTIES and value < _NO_PENALTY else float(f"{value:.2g}")

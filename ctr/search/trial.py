@@ -1,4 +1,4 @@
-"""`run_trial`: settings learnt on all folds, step by step, until they are good enough or hopeless."""
+"""`run_trial`: trains with some settings on all folds, until more passes do not pay or it is hopeless."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from ctr.search.examples import Examples
 from ctr.search.folds import Fold
 
 EARLY = (0.25, 0.5)
-"""Of the first pass, after which settings are judged, too."""
+"""Fractions of the first pass after which settings are scored, too."""
 _MORE_STEPS = 8
 _PARTS = 100
 PASS_COST = 1e-4
-"""The share of the log loss that a pass has to gain to be worth its time.
+"""The share of the log loss that an extra pass must gain to be worth its time.
 
 Settings were chosen by fifths of three quarters of the training rows, and measured on the last quarter. With
-0, 1e-4, 3e-4 and 1e-3 here, its log loss is 0.41233, 0.41201, 0.41201, 0.41335 on Avazu (after 10, 3, 3 and
-1 passes), 0.44277, 0.44277, 0.44288, 0.44288 on Criteo (8, 7, 3, 3), 0.32306, 0.32320, 0.32331, 0.32351 on
-a9a (8, 6, 3, 2) and 0.03228, 0.03228, 0.03230, 0.03235 on w6a (23, 21, 18, 13).
+the values 0, 1e-4, 3e-4 and 1e-3, the log loss is 0.41233, 0.41201, 0.41201, 0.41335 on Avazu (after 10, 3,
+3 and 1 passes), 0.44277, 0.44277, 0.44288, 0.44288 on Criteo (8, 7, 3, 3), 0.32306, 0.32320, 0.32331,
+0.32351 on a9a (8, 6, 3, 2) and 0.03228, 0.03228, 0.03230, 0.03235 on w6a (23, 21, 18, 13).
 """
 
 
 @dataclass(slots=True)
 class Judged:
-    """What came of a trial."""
+    """The result of a trial."""
 
     losses: list[float] = field(default_factory=list)
-    """Log loss of the rows held out, in nats: at the fractions `EARLY` of the first pass, then after each."""
+    """Validation log loss in nats: at the fractions `EARLY` of the first pass, then after each pass."""
     hopeless: bool = False
-    """Whether it was given up before its end."""
+    """True if it was given up before its end."""
     cut: bool = False
-    """Whether it was told to end before that."""
+    """True if it was cancelled."""
     rows: int = 0
-    """That were learnt, in all folds and passes."""
+    """The rows learnt, in all folds and passes."""
     parts: list[list[float]] = field(default_factory=list)
-    """As `losses`, what each of some 100 parts of the rows held out, in their order, adds to it."""
+    """The contributions to `losses` of each of some 100 parts of the validation rows, in their order."""
     calibration: float = float("nan")
-    """Of the best pass: the mean of the predictions by the rate of clicks."""
+    """The mean prediction divided by the click rate, after the best pass."""
 
     @property
     def by_pass(self) -> list[float]:
@@ -54,28 +54,28 @@ class Judged:
 
     @property
     def costs(self) -> list[float]:
-        """The same with what passes cost: see `PASS_COST`."""
+        """Log loss after each pass, with the cost of passes: see `PASS_COST`."""
         return [loss * (1 + PASS_COST * number) for number, loss in enumerate(self.by_pass, 1)]
 
     @property
     def first_pass(self) -> Judged:
-        """What it would be had it ended there."""
+        """The result after the first pass."""
         until = len(EARLY) + 1
         return Judged(self.losses[:until], rows=self.rows, parts=self.parts[:until])
 
     @property
     def best_pass(self) -> int:
-        """From 1; 0 if none came to its end."""
+        """The number of the best pass, from 1; 0 if no pass was completed."""
         return int(np.argmin(self.costs)) + 1 if self.by_pass else 0
 
     @property
     def best_parts(self) -> list[float]:
-        """What each part of the rows held out adds to the log loss after the best pass."""
+        """The contribution of each part of the validation rows to the log loss after the best pass."""
         return self.parts[len(EARLY) + self.best_pass - 1]
 
     @property
     def cost(self) -> float:
-        """Of the best pass: what trials are compared by."""
+        """The cost of the best pass, by which trials are compared."""
         return min(self.costs, default=inf)
 
     @property
@@ -94,11 +94,11 @@ def run_trial(
     ended: Callable[[], bool] = lambda: False,
     judged: Judged | None = None,
 ) -> Judged:
-    """Learn the folds pass by pass, side by side, each from its examples; judge each step by all of them.
+    """Learn all folds pass by pass, each from its examples, and score each step on all of them.
 
-    It ends when a pass gains next to nothing, or makes it worse; it is given up when even eight further gains
-    as large as that of the last step would leave it above the log loss `to_beat`, and where `ended` says so.
-    `judged` is what it fills in and returns, for others to see how far it is. Raises ModelError when it
+    It ends when a pass gains next to nothing, or makes it worse. It is given up if even eight more gains like
+    that of the last step would leave it above the log loss `to_beat`, and cancelled once `ended` is true.
+    It fills in and returns `judged`, so that others can follow its progress. Raises ModelError if training
     diverges.
     """
     judged = Judged() if judged is None else judged
@@ -129,7 +129,7 @@ def run_trial(
 
 
 class _Run:
-    """Settings on one fold."""
+    """Training with some settings on one fold."""
 
     def __init__(self, examples: Examples, fold: Fold, optimizer: Optimizer) -> None:
         self._examples, self._fold, self._optimizer = examples, fold, optimizer
@@ -139,13 +139,13 @@ class _Run:
         self._chunks, self._pass = 0, 1
 
     def learn(self, start: float, end: float) -> int:
-        """Go on from this number of passes to that one, both of one pass; the rows that were learnt."""
+        """Continue from `start` to `end`, fractions of the same pass; returns the number of rows learnt."""
         done = int(start)
         self._pass = done + 1
         optimizer = self._optimizer.in_pass(self._pass)
         first, last = (round((share - done) * self._fold.rows) for share in (start, end))
         for block, part in self._examples.parts(_cut(self._fold.learnt, first, last)):
-            # The state of the block's slots, as a worker pulls it, though from an array.
+            # The state of the block's slots, as a worker would pull it from a store.
             state = self._state[block.ranks]
             optimizer.train(part, state, number=self._chunks)
             self._state[block.ranks] = state
@@ -153,9 +153,9 @@ class _Run:
         return last - first
 
     def judge(self, count: int) -> tuple[Float64, Float64]:
-        """Sums over the rows held out: loss, weight, what is predicted and what was clicked.
+        """Sums over the validation rows: loss, weight, predictions and clicks; and the losses of their parts.
 
-        And the losses of so many parts of them, float64[count].
+        The parts are float64[count].
         """
         weights = self._optimizer.in_pass(self._pass).weights(self._state)
         margins = []
@@ -172,7 +172,7 @@ class _Run:
 
 
 def _cut(ranges: Sequence[range], first: int, last: int) -> Iterator[range]:
-    """Of the rows in these ranges, the `first`-th to the `last`-th (exclusive)."""
+    """The `first`-th to the `last`-th (exclusive) of the rows in these ranges."""
     for rows in ranges:
         low, high = min(max(first, 0), len(rows)), min(max(last, 0), len(rows))
         if low < high:

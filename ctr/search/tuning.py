@@ -1,4 +1,4 @@
-"""`tune`: from a source of examples to the settings that suit it."""
+"""`tune`: finds settings for a source of examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ctr.search.folds import Fold, RawRows
 from ctr.search.search import Ended, Progress, Search, Tried, require_optuna
 
 _EPOCHS_OF_MANY = 3
-_UNLIKE, _CLICKS = 10, 20  # click rates of fifths, each of which should have so many clicks
+_UNLIKE, _CLICKS = 10, 20  # rows look sorted if the click rates of fifths, of 20 clicks each, differ tenfold
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,45 +27,45 @@ class Tuned:
     """The outcome of a search."""
 
     tried: tuple[Tried, ...]
-    """In their order; the first is the defaults."""
+    """The trials in their order; the first one has the defaults."""
     rows: int
-    """That were used: to learn from and to judge by."""
+    """The rows that were used, for learning and scoring."""
     folds: tuple[Fold, ...]
     seconds: float
-    """Of the search, without hashing."""
+    """The duration of the search, without hashing."""
     hashing_s: float
     ended: Ended
-    """Why it is not more trials."""
+    """Why there are no more trials."""
     most_trials: int
-    """That were wanted."""
+    """The number of trials in the plan."""
     click_rates: tuple[float, ...] = ()
-    """Of each fifth of the rows."""
+    """The click rate of each fifth of the rows."""
     fitted: bool = False
-    """Whether the rows come from a data set whose spec has learnt from all of them."""
+    """True if the rows come from a data set whose spec has learnt from all of them."""
     condition: str | None = None
-    """Which rows trials are scored on; None: those at the end, or each fifth."""
+    """The condition of the rows that trials are scored on; None: those at the end, or each fifth."""
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to end before its time."""
+        """True if it was stopped early."""
         return self.ended is Ended.STOP
 
     @property
     def ranked(self) -> list[Tried]:
-        """The best first."""
+        """The trials, the best first."""
         return sorted(self.tried, key=lambda each: (each.judged.cost, each.number))
 
     @property
     def best(self) -> Tried:
-        """The lowest log loss of the rows held out, or one pass with the defaults if `kept`."""
+        """The trial with the lowest log loss, or one pass with the defaults if `kept`."""
         first = self.tried[0]
         return replace(first, judged=first.judged.first_pass) if self.kept else self.ranked[0]
 
     @property
     def kept(self) -> bool:
-        """Whether nothing beats one pass with the defaults by more than the noise of the rows held out.
+        """True if no trial beats one pass with the defaults by more than the noise of the validation rows.
 
-        Which is the standard error of the difference of both, from that of a hundred parts of the rows.
+        The noise is the standard error of the difference, computed from a hundred parts of the rows.
         """
         best, first = self.ranked[0].judged, self.tried[0].judged.first_pass
         if not first.by_pass:
@@ -80,7 +80,7 @@ class Tuned:
 
     @property
     def scored_on(self) -> str:
-        """Which rows, in words."""
+        """The rows that trials are scored on, in words."""
         if self.condition is not None:
             return f"the {len(self.folds[0].judged):,} of {self.rows:,} rows where {self.condition}"
         if len(self.folds) == 1:
@@ -89,7 +89,7 @@ class Tuned:
 
     @property
     def gain(self) -> str:
-        """The best log loss beside that of the defaults, in words."""
+        """The best log loss compared with that of the defaults, in words."""
         best, default = self.best.judged.loss, self.default_loss
         if self.kept:
             return f"log loss {best:.5f} with the default settings: nothing beat them by more than its noise"
@@ -102,7 +102,7 @@ class Tuned:
 
     @property
     def warnings(self) -> list[str]:
-        """What misleads trials: rows that look sorted, and steps that have seen the rows to score on."""
+        """Warnings of what misleads trials: rows that look sorted, steps that have seen validation rows."""
         warnings = []
         rates = self.click_rates
         enough = sum(rates) * self.rows >= _CLICKS * len(rates) ** 2
@@ -120,7 +120,7 @@ class Tuned:
 
     @property
     def cut(self) -> str | None:
-        """Why there are fewer trials than wanted, in words; None if there are not."""
+        """Why there are fewer trials than planned, in words; None if there are not."""
         trials = f"{len(self.tried)} of {self.most_trials} trials"
         if self.ended is Ended.TIME:
             return f"{trials}: time limit reached; a faster machine may choose other settings"
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the manifest of a model says of the search for its settings."""
+        """The entry about the search in a model's manifest."""
         return {
             "trials": len(self.tried),
             "most_trials": self.most_trials,
@@ -143,14 +143,14 @@ class Tuned:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of `ctr train`, by their names."""
+        """The best options of `ctr train`, by name."""
         settings = {"epochs": self.best.judged.best_pass, **self.best.settings}
         scale = [f"{name}={value:g}" for name, value in self.best.scales.items()]
         return settings | ({"scale": scale} if scale else {})
 
     @property
     def measured(self) -> dict[str, Any]:
-        """What a file of settings says of them."""
+        """The facts about the best settings in a settings file."""
         best = self.best.judged
         return {
             "rows": self.rows,
@@ -204,12 +204,12 @@ def tune(
 ) -> Tuned:
     """Search settings of FTRL for the rows of `source`; hashing and search together take `plan.limit_s`.
 
-    Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` gets how many are. `raw`:
-    how they are read through other specs; with it, steps that learn from data learn in each fold from its own
-    rows. `crossed`: specs with so many suggested crosses, to be tried, too.
+    Raw rows are hashed into data sets in a temporary folder in `scratch`; `on_rows` follows this. `raw` reads
+    the rows through other specs; with it, steps that learn from data learn from the training rows of each
+    fold. `crossed`: specs to be tried in addition, by their number of suggested crosses.
 
-    Raises DataError, also when all rows are of one class, and when no trial came to its end, and
-    KeyboardInterrupt if none did before `stop`.
+    Raises DataError, for instance if all rows are of one class, or if all trials diverged, and
+    KeyboardInterrupt if `stop` was set before the first trial ended.
     """
     require_optuna()
     stop = Event() if stop is None else stop
@@ -222,11 +222,11 @@ def tune(
         most_epochs = plan.most_epochs
         if plan.most_rows is not None and rows >= plan.most_rows:
             most_epochs = min(most_epochs, _EPOCHS_OF_MANY)
-        prepared = perf_counter()
-        rest = replace(plan, most_epochs=most_epochs, limit_s=plan.limit_s - (prepared - started))
-        search = Search(candidates, folds, rest, stop, on_progress)
+        hashed_at = perf_counter()
+        plan_after = replace(plan, most_epochs=most_epochs, limit_s=plan.limit_s - (hashed_at - started))
+        search = Search(candidates, folds, plan_after, stop, on_progress)
         search.run()
-    seconds = perf_counter() - prepared
+    seconds = perf_counter() - hashed_at
     fitted = isinstance(source, DatasetSource) and any(field.learns for field in source.spec.all_fields)
     if not any(isfinite(each.judged.loss) for each in search.tried):
         if stop.is_set():
@@ -237,7 +237,7 @@ def tune(
         rows,
         folds,
         seconds,
-        prepared - started,
+        hashed_at - started,
         search.ended,
         plan.trials,
         rates,
@@ -247,16 +247,15 @@ def tune(
 
 
 def described(tuned: Tuned) -> list[str]:
-    """The best settings as a command line has them, and a line on the scales, if there are any."""
+    """The best settings as options of a command line, and a line about the scales, if there are any."""
     settings = " ".join(f"--{name} {value:g}" for name, value in tuned.options.items() if name != "scale")
     return [settings, *scales_in_words(tuned.best.scales)]
 
 
 def scales_in_words(scales: Mapping[str, float]) -> list[str]:
-    """A line on which fields and crosses have the largest and smallest; none without scales."""
+    """A line with the fields and crosses that have the largest and smallest scales; none without scales."""
     if not scales:
         return []
-    ordered = sorted(scales, key=lambda name: -scales[name])
-    ends = [f"{name} {scales[name]:g}" for name in ordered]
-    shown = [*ends[:3], "...", *ends[-3:]] if len(ends) > 6 else ends
+    ordered = [f"{name} {scales[name]:g}" for name in sorted(scales, key=lambda name: -scales[name])]
+    shown = [*ordered[:3], "...", *ordered[-3:]] if len(ordered) > 6 else ordered
     return [f"fields scaled: {', '.join(shown)}"]

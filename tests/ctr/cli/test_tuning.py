@@ -30,7 +30,7 @@ def test_from_raw_rows_to_a_model(cli: Cli, spec: Path, log: Path, tmp_path: Pat
     assert done.code == 0, done.err
     assert "tried 6 settings" in done.out
     picture = (tmp_path / "trials.svg").read_text()
-    assert "<!-- log loss of rows held out (nats) -->" in picture
+    assert "<!-- log loss on validation rows (nats) -->" in picture
     assert "<!-- learning rate alpha -->" in picture
     known, written = json.loads(facts.read_text()), yaml.safe_load(settings.read_text())
     assert written["command"] == "train"
