@@ -14,7 +14,7 @@ from ctr.metrics.kernels import EXAMPLES, NEGATIVE, POSITIVE
 Floats = NDArray[np.float64]
 
 POINTS = 200
-"""Points of a curve at most, apart from its ends."""
+"""The most points of a curve, apart from its ends."""
 DECILES = 10
 SCORE_BINS = 40
 
@@ -24,13 +24,13 @@ class Decile:
     """A tenth of the examples by weight, the first with the highest predictions."""
 
     share: float
-    """Of the examples down to its lower end, by weight."""
+    """Cumulative share of the examples, by weight, down to the end of this tenth."""
     gain: float
-    """Share of all clicks that these have."""
+    """Cumulative share of all clicks."""
     rate: float
     """Click rate in this tenth."""
     lift: float
-    """`rate` by that of all examples."""
+    """`rate` divided by the click rate of all examples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +42,24 @@ class ScoreBin:
     negative: float
     """Weight of the examples without a click."""
     positive: float
-    """Weight of those with one."""
+    """Weight of the examples with a click."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Exact but for ties: predictions in one bin of the histogram, 1/2,048 wide at most, count as equal."""
+    """Curves, exact except for ties: predictions in one bin, at most 1/2,048 wide, count as equal."""
 
     roc: tuple[tuple[float, float, float], ...]
-    """False positive rate, true positive rate and the least prediction that counts as positive, from (0, 0)
-    to (1, 1); empty while only one label has been seen, as are the next two."""
+    """False positive rate, true positive rate and threshold, from (0, 0) to (1, 1). This and the next two are
+    empty while only one label has been seen."""
     precision_recall: tuple[tuple[float, float, float], ...]
-    """Recall, precision and the least prediction that counts as positive, by ascending recall."""
+    """Recall, precision and threshold, by ascending recall."""
     deciles: tuple[Decile, ...]
     scores: tuple[ScoreBin, ...]
     """Bins of equal width in log-odds."""
 
     def to_json(self) -> dict[str, Any]:
-        """The points as objects."""
+        """All points as JSON objects."""
         roc = ("false_positive_rate", "true_positive_rate", "threshold")
         return {
             "roc": [dict(zip(roc, point, strict=True)) for point in self.roc],
@@ -73,7 +73,7 @@ class Curves:
 
 
 def curves_of(lows: Floats, highs: Floats, bins: Floats) -> Curves:
-    """Of predictions in `bins` float64[b, 3], by ascending prediction, from `lows` to `highs` each."""
+    """The curves of predictions in `bins` float64[b, 3], ascending, each bin from `lows` to `highs`."""
     negative, positive = bins[::-1, NEGATIVE], bins[::-1, POSITIVE]
     negatives, positives = float(negative.sum()), float(positive.sum())
     scores = _scores(lows, highs, bins)
@@ -95,31 +95,31 @@ def curves_of(lows: Floats, highs: Floats, bins: Floats) -> Curves:
 
 
 def _thinned(x: Floats, y: Floats) -> NDArray[np.intp]:
-    """Points of a curve that follow each other at about the same distance, with the first and the last."""
+    """Indices of points at about equal distances along a curve, including the first and the last."""
     steps = np.hypot(np.diff(x), np.diff(y))
-    way = np.concatenate([[0.0], np.cumsum(steps)])
-    if way[-1] == 0:
+    length = np.concatenate([[0.0], np.cumsum(steps)])
+    if length[-1] == 0:
         return np.array([x.size - 1])
-    marks = (way / way[-1] * POINTS).astype(np.intp)
+    marks = (length / length[-1] * POINTS).astype(np.intp)
     starts = np.flatnonzero(np.diff(marks, prepend=-1))
     return np.union1d(starts, [x.size - 1])
 
 
 def _deciles(weights: Floats, true: Floats, positives: float) -> tuple[Decile, ...]:
-    """Cut at exact tenths: where a cut falls into a bin, its clicks are divided as its weight is."""
-    whole = float(weights.sum())
-    down = np.concatenate([[0.0], np.cumsum(weights)])
+    """Exact tenths: a bin that contains a cut has its clicks divided in proportion to its weight."""
+    total = float(weights.sum())
+    cumulative = np.concatenate([[0.0], np.cumsum(weights)])
     cuts = np.arange(1, DECILES + 1) / DECILES
-    gains = np.interp(cuts * whole, down, np.concatenate([[0.0], true])) / positives
-    gained = np.diff(gains, prepend=0.0)
+    gains = np.interp(cuts * total, cumulative, np.concatenate([[0.0], true])) / positives
+    shares = np.diff(gains, prepend=0.0)
     return tuple(
-        Decile(float(cut), float(gain), float(got * positives / (whole / DECILES)), float(got * DECILES))
-        for cut, gain, got in zip(cuts, gains, gained, strict=True)
+        Decile(float(cut), float(gain), float(share * positives / (total / DECILES)), float(share * DECILES))
+        for cut, gain, share in zip(cuts, gains, shares, strict=True)
     )
 
 
 def _scores(lows: Floats, highs: Floats, bins: Floats) -> tuple[ScoreBin, ...]:
-    """The weights by predictions; a bin of the histogram counts where its middle is."""
+    """The weights by prediction; a bin of the histogram counts at its middle."""
     if lows.size == 0:
         return ()
     middles = np.clip((lows + highs) / 2, 1e-9, 1 - 1e-9)
@@ -137,7 +137,7 @@ def _scores(lows: Floats, highs: Floats, bins: Floats) -> tuple[ScoreBin, ...]:
 
 
 OF_95_PERCENT = 1.959964
-"""Standard errors on each side of a normal distribution's mean that have 95% of it between them."""
+"""Standard errors on each side of a normal distribution's mean that enclose 95% of it."""
 _ROWS = 10
 
 
@@ -151,18 +151,18 @@ class ReliabilityRow:
     """Weighted share of these examples with label 1; equal to `mean_prediction` for a perfect model."""
     examples: int
     low: float = math.nan
-    """From here to `high` is the 95% Wilson score interval of `observed_rate` (Wilson 1927), for weights that
-    depend on the label alone. NaN in manifests that were written before there were intervals."""
+    """From `low` to `high` is the 95% Wilson score interval of `observed_rate` (Wilson 1927), for weights
+    that depend on the label alone. NaN in older manifests, which have no intervals."""
     high: float = math.nan
 
 
 def reliability_rows(
     lows: Floats, highs: Floats, bins: Floats, positive_weight: float, negative_weight: float
 ) -> tuple[ReliabilityRow, ...]:
-    """At most 10 rows, cut where the weight of the rarer label passes each tenth; a bin is never split.
+    """At most 10 rows, cut at each tenth of the weight of the rarer label; a bin is never split.
 
-    `bins` float64[b, 3] are those of the histogram with examples, by ascending prediction, from `lows` to
-    `highs` each; `positive_weight` and `negative_weight` are the mean weights of examples with that label.
+    `bins` float64[b, 3] are the non-empty bins of the histogram, ascending, each from `lows` to `highs`;
+    `positive_weight` and `negative_weight` are the mean weights of examples with that label.
     """
     if lows.size == 0:
         return ()
@@ -177,7 +177,7 @@ def reliability_rows(
         for each in (weights, positives, weights * (lows + highs) / 2, bins[:, EXAMPLES])
     )
     low, high = _wilson(clicked / positive_weight, (weight - clicked) / negative_weight)
-    odds = positive_weight / negative_weight  # of a positive against a negative that is counted once
+    odds = positive_weight / negative_weight  # of one positive against one negative
     low, high = (end * odds / (end * odds + 1 - end) for end in (low, high))
     table = zip(predicted / weight, clicked / weight, examples, low, high, strict=True)
     return tuple(ReliabilityRow(float(p), float(o), int(n), float(a), float(b)) for p, o, n, a, b in table)

@@ -1,4 +1,4 @@
-"""Metrics of click probabilities, accumulated in constant memory while examples pass by."""
+"""Metrics of click probabilities, accumulated in constant memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ctr.metrics.curves import Curves, ReliabilityRow, curves_of, reliability_ro
 _FORMAT, _VERSION, _SUMS = b"ctr metrics", b"2", b"sums"
 _BINS = pa.schema(
     [
-        pa.field("gap", pa.uint32(), nullable=False),  # from the bin before to this one: compresses well
+        pa.field("gap", pa.uint32(), nullable=False),  # from the previous bin, which compresses well
         pa.field("negative", pa.float64(), nullable=False),
         pa.field("positive", pa.float64(), nullable=False),
         pa.field("examples", pa.float64(), nullable=False),
@@ -28,16 +28,16 @@ _BINS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """How well predictions fit labels. NaN stands for what the data leaves undefined."""
+    """How well predictions fit labels; undefined metrics are NaN."""
 
     examples: int
     weight: float
-    """Sum of the example weights; equal to `examples` when there are none."""
+    """Sum of the example weights; equal to `examples` without weights."""
     positives: int
     """Examples with label 1, not weighted."""
     logloss: float
-    """Weighted mean of -ln(probability given to the label), in nats; from log-odds, so it is exact also where
-    a probability rounds to 1."""
+    """Weighted mean of -ln(probability of the label), in nats; from log-odds, so it is exact even where a
+    probability rounds to 1."""
     base_logloss: float
     """Log loss of always predicting `base_rate`: the entropy of the labels."""
     normalized_entropy: float
@@ -50,8 +50,8 @@ class MetricSummary:
     base_rate: float
     """Weighted share of examples with label 1."""
     reliability: tuple[ReliabilityRow, ...] = field(repr=False)
-    """At most 10 rows by ascending prediction, each with about as much weight of the rarer label: clicks, as
-    a rule, so that every row has clicks to compare with, however rare they are."""
+    """At most 10 rows by ascending prediction, with about equal weights of the rarer label, usually clicks:
+    so every row has clicks to compare with, however rare they are."""
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values, with None for NaN."""
@@ -60,18 +60,18 @@ class MetricSummary:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> MetricSummary:
-        """The summary whose `to_json` this is."""
+        """The summary with this `to_json`."""
         rows = tuple(ReliabilityRow(**_with_nan(row)) for row in fields["reliability"])
         return MetricSummary(**{**_with_nan(fields), "reliability": rows})
 
 
 class Metrics:
-    """An accumulator of predictions and their labels, 6 MB whatever the number of examples.
+    """An accumulator of predictions and their labels, 6 MB for any number of examples.
 
-    AUC and the reliability table come from a histogram over the leading bits of the float32 prediction,
-    260,097 bins of at most 1/2,048 of their own height; predictions in one bin count as tied. The rest are
-    float64 sums. `add` runs without the GIL, but one accumulator belongs to one thread: give each its own
-    and `merge` them.
+    AUC and the reliability table come from a histogram over the leading bits of the float32 prediction, with
+    260,097 bins of a relative width of at most 1/2,048; predictions in one bin count as tied. The other
+    metrics are float64 sums. `add` runs without the GIL, but an accumulator belongs to one thread: give each
+    thread its own, and `merge` them.
     """
 
     __slots__ = ("_bins", "_sums")
@@ -86,10 +86,10 @@ class Metrics:
         labels: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Count `n` examples: the log-odds predicted, labels 0 or 1, weights above 0 (None: 1 each).
+        """Add `n` examples: predicted log-odds, labels 0 or 1, weights above 0 (None: 1 each).
 
-        Raises `CtrError`, with nothing counted, when a value is outside its range, and `ValueError` for
-        arrays of another dtype or of different lengths.
+        Raises CtrError, with nothing added, if a value is outside its range, and ValueError for arrays of
+        another dtype or of different lengths.
         """
         arrays = [margins, labels] if weights is None else [margins, labels, weights]
         if any(a.dtype != np.float32 or a.shape != (margins.size,) for a in arrays):
@@ -106,16 +106,16 @@ class Metrics:
         kernels.add(margins, odds, labels, weights, self._bins, self._sums)
 
     def merge(self, other: Metrics) -> None:
-        """Add everything that `other` has counted."""
-        if other.examples:  # the bins of one that is empty take as long to read
+        """Add all examples of `other`."""
+        if other.examples:  # reading the bins of an empty one would take as long
             self._bins += other._bins
             self._sums += other._sums
 
     def to_bytes(self) -> bytes:
-        """The exact content; `from_bytes` restores it, also on another machine.
+        """The exact content, from which `from_bytes` restores it, also on another machine.
 
-        An Arrow IPC stream of the bins in use, with the sums beside its schema. 1,000,000 examples take some
-        60 KB, three times as much when they are weighted, and 3 ms.
+        It is an Arrow IPC stream of the non-empty bins, with the sums in the schema's metadata. 1,000,000
+        examples take 3 ms and some 60 KB, or three times as much if they are weighted.
         """
         used = self._used()
         facts = {_FORMAT: _VERSION, _SUMS: self._sums.astype("<f8").tobytes()}
@@ -132,7 +132,7 @@ class Metrics:
     def from_bytes(cls, blob: bytes) -> Metrics:
         """The accumulator whose `to_bytes` gave `blob`.
 
-        Raises CtrError when it comes from another version of this program, or is damaged.
+        Raises CtrError if it comes from another version of this program, or is damaged.
         """
         metrics = cls()
         try:
@@ -148,22 +148,22 @@ class Metrics:
 
     @property
     def examples(self) -> int:
-        """How many examples have been counted."""
+        """The number of examples added so far."""
         return int(self._sums[kernels.COUNT])
 
     @property
     def logloss(self) -> float:
-        """Weighted mean log loss so far, NaN without examples; cheap, unlike `summary`."""
+        """Weighted mean log loss so far, NaN without examples; unlike `summary`, it is cheap."""
         return _ratio(float(self._sums[kernels.LOSS]), float(self._sums[kernels.WEIGHT]))
 
     @property
     def base_rate(self) -> float:
-        """The rate of ones so far, NaN without examples; as cheap."""
+        """The rate of ones so far, NaN without examples; cheap, too."""
         return _ratio(float(self._sums[kernels.CLICKED]), float(self._sums[kernels.WEIGHT]))
 
     @property
     def base_logloss(self) -> float:
-        """Log loss of always predicting that rate; as cheap."""
+        """Log loss of always predicting `base_rate`; cheap, too."""
         return entropy(self.base_rate)
 
     @property
@@ -173,12 +173,12 @@ class Metrics:
 
     @property
     def totals(self) -> dict[str, float]:
-        """The sums over examples of their weight, and weighted of log loss, prediction and label."""
+        """Sums over examples: weights, and weighted log losses, predictions and labels."""
         names = {"weight": kernels.WEIGHT, "loss": kernels.LOSS, "predicted": kernels.PREDICTED}
         return {name: float(self._sums[at]) for name, at in {**names, "clicked": kernels.CLICKED}.items()}
 
     def summary(self) -> MetricSummary:
-        """All metrics of what has been counted so far; takes milliseconds."""
+        """All metrics of the examples so far; takes milliseconds."""
         sums = self._sums
         weight, base_rate = float(sums[kernels.WEIGHT]), self.base_rate
         mean_prediction = _ratio(float(sums[kernels.PREDICTED]), weight)
@@ -201,24 +201,24 @@ class Metrics:
         )
 
     def curves(self) -> Curves:
-        """What plots of these predictions are drawn from; takes milliseconds."""
+        """The curves of these predictions, for plots; takes milliseconds."""
         used = self._used()
         return curves_of(*_edges(used), self._bins[used])
 
     def _mean_weight(self, *, clicked: bool) -> float:
-        """Of the examples with this label; 1 without any."""
+        """The mean weight of the examples with this label; 1 without any."""
         weight, examples = float(self._sums[kernels.CLICKED]), float(self._sums[kernels.POSITIVES])
         if not clicked:
             weight, examples = float(self._sums[kernels.WEIGHT]) - weight, self.examples - examples
         return weight / examples if examples else 1.0
 
     def _used(self) -> NDArray[np.intp]:
-        """The bins with examples, ascending; those of an empty accumulator are not even read."""
+        """The non-empty bins, ascending; an empty accumulator's bins are not read at all."""
         return np.flatnonzero(self._bins[:, kernels.EXAMPLES]) if self.examples else np.empty(0, np.intp)
 
 
 def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
-    """Metrics as Arrow reads them. Raises CtrError for anything else."""
+    """The Arrow stream of metrics. Raises CtrError if `blob` is anything else."""
     actual = repr(blob[:40].partition(b"\n")[0])
     try:
         stream = pa.ipc.open_stream(blob)
@@ -230,13 +230,13 @@ def _stream(blob: bytes) -> pa.ipc.RecordBatchStreamReader:
             return stream
         actual = f"version {version.decode()}"
     raise CtrError(
-        f"metrics of format version {_VERSION.decode()} are expected, {actual} was found; all parts of a job "
-        "must run the same version of ctr."
+        f"expected metrics of format version {_VERSION.decode()}, got {actual}; all parts of a job must run"
+        " the same version of ctr."
     )
 
 
 def _without_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with None for NaN, which JSON does not have."""
+    """The fields with None for NaN, which JSON lacks."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in fields.items()
@@ -248,7 +248,7 @@ def _with_nan(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def entropy(rate: float) -> float:
-    """Log loss of predicting `rate` when that is the share of positives, in nats; NaN for NaN."""
+    """Log loss, in nats, of predicting `rate` if that is the share of positives; NaN for NaN."""
     if rate in (0.0, 1.0):
         return 0.0
     return -rate * math.log(rate) - (1.0 - rate) * math.log1p(-rate)
@@ -271,7 +271,7 @@ def _refuse(margins: NDArray[np.float32], labels: NDArray[np.float32]) -> None:
 
 
 def _auc(bins: NDArray[np.float64]) -> float:
-    """Share of (positive, negative) pairs in these bins ranked rightly; a pair in one bin counts half."""
+    """Share of correctly ranked (positive, negative) pairs in these bins; a pair in one bin counts half."""
     negatives, positives = bins[:, kernels.NEGATIVE], bins[:, kernels.POSITIVE]
     below = np.cumsum(negatives) - negatives
     pairs = float(negatives.sum() * positives.sum())
@@ -279,9 +279,9 @@ def _auc(bins: NDArray[np.float64]) -> float:
 
 
 def _edges(used: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """From which prediction to which each of these bins goes.
+    """The lowest and the highest prediction of each of these bins.
 
-    Those of 0.0 and 1.0 are exact: the label of most predictions that land there.
+    Those of the bins of 0.0 and 1.0 are these numbers exactly, which most predictions in them have.
     """
     low = (used << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
     high = ((used + 1) << kernels.SHIFT).astype(np.uint32).view(np.float32).astype(np.float64)
