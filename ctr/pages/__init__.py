@@ -1,4 +1,4 @@
-"""What is known of evaluated models, as one page that opens offline."""
+"""Reports on evaluated models, as one HTML page that opens offline."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`write_report`: evaluated models as one HTML file that needs nothing beside it."""
+"""`write_report`: a report on evaluated models as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ UNKNOWN = "(no text)"
 
 
 def weight_mass(weights: pa.Table, scales: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Fields and crosses with their shares of the sum of absolute weights, the largest first.
+    """The share of each field and cross in the sum of absolute weights, the largest first.
 
-    `weights` is what `Model.weights` gives; each counts times the scale of its field or cross. The bias is
-    left out; features without a text, such as those that a dictionary has no room for, are together in the
-    last entry. Of several features that share a slot, the most frequent has the weight. Empty: nothing has a
-    text.
+    `weights` is the result of `Model.weights`; each is multiplied by the scale of its field or cross. The
+    bias is excluded. The last entry has the features without a text, such as those that are not in the
+    dictionary. If several features share a slot, the most frequent one gets the weight. Empty if no feature
+    has a text.
     """
     sums: Counter[str] = Counter()
-    unknown = 0.0
     sizes = np.abs(weights["weight"].to_numpy()).astype(np.float64)
     texts = weights["feature"]
     has_text = np.asarray(texts.is_valid())
@@ -39,11 +38,11 @@ def weight_mass(weights: pa.Table, scales: Mapping[str, float]) -> list[tuple[st
         if text != BIAS:
             name = text.partition(BETWEEN)[0].partition("=")[0]
             sums[name] += size * scales.get(name, 1.0)
-    whole = sum(sums.values()) + unknown
-    if not sums or not whole:
+    total = sum(sums.values()) + unknown
+    if not sums or not total:
         return []
-    shares = [(name, size / whole) for name, size in sums.most_common()]
-    return [*shares, (UNKNOWN, unknown / whole)] if unknown else shares
+    shares = [(name, size / total) for name, size in sums.most_common()]
+    return [*shares, (UNKNOWN, unknown / total)] if unknown else shares
 
 
 _NEEDED = {"jinja2": "Jinja2", "matplotlib.figure": "matplotlib"}
@@ -96,23 +95,23 @@ class EvaluatedModel:
     name: str
     """Its name for users, such as its folder."""
     facts: Mapping[str, Any]
-    """As `ctr evaluate --json` has them; of all but the first model with `against_first`."""
+    """The facts of `ctr evaluate --json`; for all models except the first with `against_first`."""
     manifest: Mapping[str, Any]
     weights: pa.Table
     """See `Model.weights`."""
     scales: Mapping[str, float] = field(default_factory=dict)
-    """Of its fields and crosses."""
+    """The scales of its fields and crosses."""
 
 
 def require_report() -> None:
-    """Raise DataError unless what reports are made with is installed."""
+    """Raises DataError unless the packages for reports are installed."""
     require_packages("a report", _NEEDED)
 
 
 def write_report(path: Path, models: Sequence[EvaluatedModel], inputs: Sequence[str]) -> None:
-    """Write the page for models that were evaluated on these inputs; a file that is there is replaced.
+    """Write the page for models that were evaluated on these inputs; it replaces an earlier file.
 
-    Raises DataError when the disk refuses.
+    Raises DataError if the disk refuses.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -161,10 +160,12 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
     return [
         {
             "title": title,
-            "picture": plots.picture(draw, values, legend=several or draw is plots.scores) if there else None,
-            "words": words if there else otherwise,
+            "picture": plots.picture(draw, values, legend=several or draw is plots.scores)
+            if is_defined
+            else None,
+            "words": words if is_defined else otherwise,
         }
-        for title, draw, values, there, words, otherwise in (
+        for title, draw, values, is_defined, words, otherwise in (
             ("ROC curve", plots.roc, facts, ranked, _ROC, _ONE_LABEL),
             ("Precision and recall", plots.precision_recall, facts, ranked, _PRECISION_RECALL, _ONE_LABEL),
             ("Reliability", plots.reliability, facts, True, _RELIABILITY, ""),
@@ -177,15 +178,15 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
 
 def _slice_table(column: str, models: Sequence[EvaluatedModel]) -> dict[str, Any]:
     """One column's values, each with its examples and the metrics of all models."""
-    of_models = [each.facts["slices"][column] for each in models]
-    first = of_models[0]
-    by_value = [{each["value"]: each for each in of_model["values"]} for of_model in of_models]
+    slices = [each.facts["slices"][column] for each in models]
+    first = slices[0]
+    by_value = [{metrics["value"]: metrics for metrics in each["values"]} for each in slices]
     rows = [
         ("(missing)" if value is None else value, [metrics.get(value) for metrics in by_value])
         for value in list(by_value[0])[:_SLICES_SHOWN]
     ]
     if first["others"]:
-        rows.append(("(all other values)", [of_model["others"] for of_model in of_models]))
+        rows.append(("(all other values)", [each["others"] for each in slices]))
     return {
         "column": column,
         "rows": rows,
@@ -195,7 +196,7 @@ def _slice_table(column: str, models: Sequence[EvaluatedModel]) -> dict[str, Any
 
 
 def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
-    """Of each model its picture of fields, or None where features have no texts."""
+    """The plot of each model's fields, or None if its features have no texts."""
     from ctr.pages import plots
 
     figures = {}
@@ -210,7 +211,7 @@ def _mass_figures(models: Mapping[str, EvaluatedModel]) -> dict[str, Any]:
 
 
 def _settings(models: Sequence[EvaluatedModel]) -> list[tuple[str, list[Any]]]:
-    """Rows of a table: a setting, and what it is in each model."""
+    """Rows of a table: a setting, and its value in each model."""
     optimizers = [each.manifest["optimizer"] for each in models]
     rows: list[tuple[str, list[Any]]] = [
         ("optimizer" if key == "name" else key, [each.get(key) for each in optimizers])

@@ -1,4 +1,4 @@
-"""Plots of evaluated models as SVG, to stand inside a page."""
+"""Plots of evaluated models as SVG inside a page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _VARIABLES = {
     _LINE: "--line",
     **{colour: f"--model-{i}" for i, colour in enumerate(_COLOURS)},
 }
-"""The page's CSS variables by the colours that stand for them while drawing: light or dark, as it is."""
+"""The page's CSS variables, for its light or dark mode, by the colours that are replaced by them."""
 _STYLE = {
-    "svg.fonttype": "none",  # text stays text: it can be selected, and has the page's font
-    "svg.hashsalt": "ctr",  # the same numbers give the same bytes
+    "svg.fonttype": "none",  # text stays text, which can be selected and has the page's font
+    "svg.hashsalt": "ctr",  # equal numbers give equal bytes
     "font.family": "sans-serif",
     "font.size": 12,
     "text.color": _INK,
@@ -53,13 +53,13 @@ _STYLE = {
     "legend.handlelength": 1.4,
 }
 _REFERENCE: dict[str, Any] = {"color": _SOFT, "linewidth": 1, "linestyle": ":"}
-"""Of lines to compare with: a random order, a right prediction."""
-_WIDTH, HEIGHT = 4.4, 3.4  # inches of 72 points: as wide as on a phone, where a point is a pixel
+"""The style of lines to compare with: a random order, or correct predictions."""
+_WIDTH, HEIGHT = 4.4, 3.4  # inches of 72 points: the width of a phone, where a point is a pixel
 _RATES = (1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 0.999, 0.9999)
 
 
 def roc(axes: Axes, models: Mapping[str, Facts]) -> None:
-    """True by false positive rate."""
+    """True positive rate by false positive rate."""
     axes.plot([0, 1], [0, 1], **_REFERENCE)
     for name, facts, colour in _each(models):
         points = facts["curves"]["roc"]
@@ -69,7 +69,7 @@ def roc(axes: Axes, models: Mapping[str, Facts]) -> None:
 
 
 def precision_recall(axes: Axes, models: Mapping[str, Facts]) -> None:
-    """Precision by recall; dotted, the click rate, which is that of a random order."""
+    """Precision by recall; the dotted line is the click rate, the precision of a random order."""
     for name, facts, colour in _each(models):
         points = facts["curves"]["precision_recall"]
         axes.plot(_column(points, "recall"), _column(points, "precision"), color=colour, label=name)
@@ -131,7 +131,7 @@ def scores(axes: Axes, models: Mapping[str, Facts]) -> None:
 
 
 def learning_curve(axes: Axes, curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Log loss by examples learnt, of models that have such points: a single one may be one of several."""
+    """Log loss by examples learnt, for the models that have such points, perhaps not all."""
     for i, (name, points) in enumerate(curves.items()):
         x, y = zip(*points, strict=True)
         axes.plot(x, y, ".-", color=_COLOURS[i % len(_COLOURS)], label=name)
@@ -154,7 +154,7 @@ def mass(axes: Axes, shares: Sequence[tuple[str, float]]) -> None:
 def picture(
     draw: Callable[[Axes, Any], None], values: Any, *, height: float = HEIGHT, legend: bool = False
 ) -> str:
-    """What `draw` shows of the values, as an element of HTML."""
+    """The plot that `draw` makes of the values, as an HTML element."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -170,7 +170,7 @@ def picture(
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var({variable})")
-    # It is as wide as the page lets it be.
+    # Without its own size, it is as wide as the page allows.
     head, rest = text.split(">", 1)
     return re.sub(r' (width|height|version)="[^"]*"', "", head) + f' role="img">{rest}'
 
@@ -193,7 +193,7 @@ def _rate_ticks(axes: Axes, ends: Sequence[float], axis: str) -> None:
     inside: list[float] = []
     for rate in _RATES:
         if ends[0] <= _odds(rate) <= ends[1]:
-            # Labels must not touch.
+            # Labels must not overlap.
             if inside and _odds(rate) - _odds(inside[-1]) < (ends[1] - ends[0]) / 5:
                 continue
             inside.append(rate)
