@@ -1,4 +1,4 @@
-"""What a model has learnt, as tables: its weights, with the texts of their features."""
+"""The weights of a model as tables, with the texts of their features."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What differs between two models: their weights, side by side, and their feature specs, in words."""
+"""Differences between two models: their weights side by side, and their feature specs in words."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class WeightDifference:
     """Two models' weights side by side."""
 
     compared_by: Literal["slot", "feature"]
-    """Weights are matched by slot, or if the models hash differently, by text."""
+    """Weights are matched by slot or, if the models hash differently, by text."""
     rows: pa.Table
-    """`feature`, `before` and `after` (float32, null where a model has no such weight), `change` (one that is
-    not there counts as 0) and, if compared by that, `slot`."""
+    """Columns: `feature`, `before` and `after` (float32, null if a model has no such weight), `change` (null
+    counts as 0) and, if compared by slot, `slot`."""
     left_out: tuple[int, int]
-    """Weights of each model without a text, which texts cannot compare."""
+    """The number of weights of each model without a text, if weights are compared by text."""
 
     @property
     def both(self) -> pa.Table:
         """The weights that both models have, the largest change first."""
-        there = compute.and_(compute.is_valid(self.rows["before"]), compute.is_valid(self.rows["after"]))
-        return _by_change(self.rows.filter(there))
+        in_both = compute.and_(compute.is_valid(self.rows["before"]), compute.is_valid(self.rows["after"]))
+        return _by_change(self.rows.filter(in_both))
 
     @property
     def gained(self) -> pa.Table:
@@ -49,7 +49,7 @@ class WeightDifference:
 
     @property
     def correlation(self) -> float:
-        """Pearson's, of the weights that both models have; NaN where it is not defined."""
+        """Pearson's correlation of the weights that both models have; NaN if it is undefined."""
         both = self.both
         before, after = (both[name].to_numpy().astype(np.float64) for name in ("before", "after"))
         if before.size < 2 or not before.std() or not after.std():
@@ -57,7 +57,7 @@ class WeightDifference:
         return float(np.corrcoef(before, after)[0, 1])
 
     def to_json(self, rows: int) -> dict[str, Any]:
-        """As JSON, with at most `rows` weights of each kind."""
+        """The difference as JSON, with at most `rows` weights of each kind."""
         both, gained, lost = self.both, self.gained, self.lost
         correlation = self.correlation
         return {
@@ -74,28 +74,33 @@ class WeightDifference:
 
 
 def difference(first: pa.Table, second: pa.Table, *, by_slot: bool) -> WeightDifference:
-    """Of two tables of `weight_table`, by slot, or by the texts of features.
+    """The difference of two tables of `weight_table`, by slot, or by the texts of features.
 
-    Raises DataError if texts are to be compared and one of the tables has none but the bias.
+    Raises DataError for a comparison by texts if one of the tables has none, except for the bias.
     """
     left_out = 0, 0
     if not by_slot:
-        known = [each.filter(compute.is_valid(each["feature"])) for each in (first, second)]
-        if any(each.num_rows < 2 for each in known):
+        with_texts = [each.filter(compute.is_valid(each["feature"])) for each in (first, second)]
+        if any(each.num_rows < 2 for each in with_texts):
             raise DataError(
                 "the models hash to different slots, and not both have texts of features, so their weights "
                 f"cannot be compared; {named('values')} names the features of raw rows."
             )
-        left_out = first.num_rows - known[0].num_rows, second.num_rows - known[1].num_rows
-        first, second = known
+        left_out = first.num_rows - with_texts[0].num_rows, second.num_rows - with_texts[1].num_rows
+        first, second = with_texts
     keys = [each["slot" if by_slot else "feature"].combine_chunks() for each in (first, second)]
     union = compute.unique(pa.concat_arrays(keys))
     union = union.take(compute.sort_indices(union))
-    before, after = (_at(union, own, each["weight"]) for own, each in zip(keys, (first, second), strict=True))
+    before, after = (
+        _at(union, table_keys, each["weight"]) for table_keys, each in zip(keys, (first, second), strict=True)
+    )
     change = compute.subtract(compute.fill_null(after, 0.0), compute.fill_null(before, 0.0))
     columns = {"before": before, "after": after, "change": change}
     if by_slot:
-        texts = [_at(union, own, each["feature"]) for own, each in zip(keys, (first, second), strict=True)]
+        texts = [
+            _at(union, table_keys, each["feature"])
+            for table_keys, each in zip(keys, (first, second), strict=True)
+        ]
         columns = {"slot": union, "feature": compute.coalesce(*texts), **columns}
     else:
         columns = {"feature": union, **columns}
@@ -103,12 +108,12 @@ def difference(first: pa.Table, second: pa.Table, *, by_slot: bool) -> WeightDif
 
 
 def same_slots(first: FeatureSpec, second: FeatureSpec) -> bool:
-    """Whether the same feature has the same slot under both specs."""
+    """True if each feature has the same slot under both specs."""
     return (first.bits, first.seed) == (second.bits, second.seed)
 
 
 def _at(union: pa.Array, keys: pa.Array, column: pa.ChunkedArray) -> pa.Array:
-    """The values of `column`, whose rows have `keys`, for all of `union`; null where there is none."""
+    """The values of `column`, whose rows have `keys`, for all of `union`; null for missing keys."""
     return column.combine_chunks().take(compute.index_in(union, value_set=keys))
 
 
@@ -116,13 +121,13 @@ def _by_change(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.argsort(-np.abs(rows["change"].to_numpy()), kind="stable")))
 
 
-_WHOLE = ("label", "weight", "bits", "seed", "bias", "most_features")
+_ENTRIES = ("label", "weight", "bits", "seed", "bias", "most_features")
 
 
 def spec_changes(first: FeatureSpec, second: FeatureSpec) -> list[str]:
-    """A line per difference that matters for features, from the first spec to the second."""
+    """A line for each difference between the specs that affects features."""
     one, other = first.model_dump(mode="json"), second.model_dump(mode="json")
-    lines = [f"{key}: {one[key]} -> {other[key]}" for key in _WHOLE if one[key] != other[key]]
+    lines = [f"{key}: {one[key]} -> {other[key]}" for key in _ENTRIES if one[key] != other[key]]
     for kind, singular in (("fields", "field"), ("windows", "window"), ("crosses", "cross")):
         lines += _of_named(singular, _named(one[kind]), _named(other[kind]))
     lines += [

@@ -1,4 +1,4 @@
-"""The weights of a model as a table, each with the text of its feature where that is known; the largest."""
+"""The weights of a model as a table, with the known texts of features; `largest`: the first of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from ctr.errors import DataError, named
 from ctr.features import Slots
 
 BIAS = "(bias)"
-"""The text of slot 0, which every example has."""
+"""The text of slot 0, the bias, which every example has."""
 BETWEEN = " | "
-"""Between the texts of features that share a slot."""
+"""Separates the texts of features that share a slot."""
 
 
 def texts_of(names: pa.Table, slots: Slots) -> tuple[pa.Array, pa.Array]:
-    """The texts and counts of the features at slots[k], in any order; null where there are none.
+    """The texts and counts of the features at slots[k], in any order; null if unknown.
 
-    `names` has the columns of a dictionary: `slot`, `feature`, `count`. Of several features at one slot, the
-    text of the most frequent comes first, with ` | ` between them, and counts are added up; a count is null
-    where it is not known.
+    `names` has the columns of a dictionary: `slot`, `feature`, `count`. If several features share a slot,
+    their texts are separated by ` | `, the most frequent first, and their counts are added.
     """
     grouped = names.group_by("slot", use_threads=False).aggregate([("feature", "list"), ("count", "sum")])
     grouped = grouped.combine_chunks()
@@ -38,7 +37,7 @@ def weight_table(
 ) -> pa.Table:
     """One row per weight float32[k] of sorted slots[k]: `slot`, `weight`, `feature` and `count`.
 
-    `names` has the columns of a dictionary (see `ctr.features.read_dictionary`). `bias`: slot 0 is that.
+    `names` has the columns of a dictionary (see `ctr.features.read_dictionary`). `bias`: slot 0 is the bias.
     """
     if names is None:
         texts, counts = pa.nulls(slots.size, pa.string()), pa.nulls(slots.size, pa.int64())
@@ -59,14 +58,14 @@ def weight_table(
 def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative: bool = False) -> pa.Table:
     """At most `rows` rows of a `weight_table`, the largest absolute weights first.
 
-    `field`: those of features of this field or cross only, as far as their texts are known. `negative`: those
-    below 0 only. Raises DataError when no feature of the field is known by its text.
+    `field`: only features with a known text of this field or cross. `negative`: only weights below 0. Raises
+    DataError if no feature of the field has a known text.
     """
     if field is not None:
         weights = weights.filter(_is_of(field, weights["feature"]))
         if not weights.num_rows:
             raise DataError(
-                f"there is no weight whose feature is known to be one of {field!r}: name features with a "
+                f"no weight has a feature that is known to be of {field!r}: name features with a "
                 "dictionary (`ctr features build --dictionary N`), or with raw rows or a hashed data set "
                 f"({named('values')})."
             )
@@ -79,7 +78,7 @@ def largest(weights: pa.Table, rows: int, *, field: str | None = None, negative:
 
 
 def _is_of(field: str, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which texts have a feature of the field, such as `site=example.com` or `site`; never null."""
+    """Whether each text names a feature of the field, such as `site=example.com` or `site`; never null."""
     end = f"=|$|{re.escape(BETWEEN)}"
     matches = compute.match_substring_regex(texts, f"(^|{re.escape(BETWEEN)}){re.escape(field)}({end})")
     return compute.fill_null(matches, fill_value=False)
