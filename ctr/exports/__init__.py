@@ -1,4 +1,4 @@
-"""Models as files that other programs read: tables of weights, a sparse matrix, ONNX, Vowpal Wabbit."""
+"""Models as files for other programs: tables of weights, a sparse matrix, ONNX, Vowpal Wabbit."""
 
 from typing import TYPE_CHECKING
 

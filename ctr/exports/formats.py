@@ -1,4 +1,4 @@
-"""`export`: the weights of a model as a file that other programs read."""
+"""`export`: writes the weights of a model as a file for other programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ctr.model import Calibration, Model
 
 FORMATS = ("parquet", "csv", "npz", "onnx", "vw")
-"""By their names, which are their suffixes."""
+"""The names of formats, which are also their suffixes."""
 
 
-def format_of(out: Path, wanted: str | None) -> str:
-    """The format that is `wanted`, or else that of the suffix of `out`. Raises DataError for another one."""
-    name = out.suffix.removeprefix(".") if wanted is None else wanted
+def format_of(out: Path, chosen: str | None) -> str:
+    """The format `chosen`, or else that of the suffix of `out`. Raises DataError for an unknown format."""
+    name = out.suffix.removeprefix(".") if chosen is None else chosen
     if name not in FORMATS:
         *most, last = FORMATS
         raise DataError(
@@ -33,7 +33,7 @@ def format_of(out: Path, wanted: str | None) -> str:
 
 
 def require_exportable(spec: FeatureSpec, format_: str, calibration: Calibration | None) -> None:
-    """Raise DataError if a file of this format cannot hold such a model, or a package for it is missing."""
+    """Raises DataError if the format cannot hold such a model, or a package for it is missing."""
     if format_ == "onnx":
         from ctr.exports.onnx_file import require_scorable
 
@@ -45,10 +45,10 @@ def require_exportable(spec: FeatureSpec, format_: str, calibration: Calibration
 
 
 def export(model: Model, weights: pa.Table, out: Path, format_: str) -> None:
-    """Write the file `out`, whole or not at all; one that was there is replaced.
+    """Write the file `out`, completely or not at all; it replaces an earlier file.
 
-    `weights`: those of `model.weights()`, with any texts; `require_exportable` must accept the model. Raises
-    DataError when the disk refuses, and for more weights than the format holds.
+    `weights`: the result of `model.weights`, with any texts; `require_exportable` must accept the model.
+    Raises DataError if the disk refuses, or if there are more weights than the format can hold.
     """
     with replace_file(out, "the weights") as draft:
         _write(model, weights, draft, format_)

@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from ctr.model import Calibration, Model
 
 _OPSET, _ML_OPSET, _IR = 17, 4, 9
-"""What onnxruntime 1.17 and later run."""
+"""Versions that onnxruntime 1.17 and later can run."""
 _MOST_BYTES = (1 << 31) - (1 << 20)
-"""A file of Protocol Buffers ends at 2 GiB."""
-_BYTES = 12  # of a weight and its slot
+"""Protocol Buffers have at most 2 GiB."""
+_BYTES = 12  # a weight and its slot
 
 
 def require_scorable(spec: FeatureSpec) -> None:
-    """Raise DataError if features of `spec` depend on other rows, or `onnx` is missing."""
+    """Raises DataError if features of `spec` depend on other rows, or `onnx` is not installed."""
     if spec.windows:
         raise DataError(
-            f"window {spec.windows[0].name!r}: its features come of earlier rows, which an ONNX model does "
+            f"window {spec.windows[0].name!r}: its features depend on earlier rows, which an ONNX model does "
             "not see; serve this model with `ctr serve`, or export the weights as parquet, csv or npz."
         )
     require_packages("an ONNX model", {"onnx": "onnx"})
 
 
 def onnx_bytes(model: Model, weights: pa.Table) -> bytes:
-    """A model of two inputs, `slots` int64[n, k] and `values` float32[n, k], and two outputs of n numbers.
+    """A model with two inputs, `slots` int64[n, k] and `values` float32[n, k], and two outputs of n numbers.
 
-    An example with fewer than k features is filled up with the value 0, at any slot. `log_odds` is the sum of
-    weights times values, `prediction` its probability, both after calibration. A slot without a weight counts
-    as 0: so the file has the weights that there are, whatever the bits. Raises DataError when they are too
-    many for a file of this format.
+    An example with fewer than k features is padded with the value 0, at any slot. The output `log_odds` is
+    the sum of weights times values, `prediction` its probability, both after calibration. A slot without a
+    weight counts as 0, so the file only has non-zero weights, whatever the bits. Raises DataError if there
+    are too many weights for a file of this format.
     """
     from onnx import TensorProto, helper, numpy_helper
 
@@ -66,8 +66,8 @@ def onnx_bytes(model: Model, weights: pa.Table) -> bytes:
     if model.calibration is None:
         nodes.append(helper.make_node("Identity", ["margins"], ["log_odds"]))
     else:
-        more, points = _calibrated(model.calibration)
-        nodes, constants = nodes + more, constants | points
+        calibration_nodes, points = _calibrated(model.calibration)
+        nodes, constants = nodes + calibration_nodes, constants | points
     nodes.append(helper.make_node("Sigmoid", ["log_odds"], ["prediction"]))
     inputs = [("slots", TensorProto.INT64), ("values", TensorProto.FLOAT)]
     graph = helper.make_graph(
@@ -85,10 +85,10 @@ def onnx_bytes(model: Model, weights: pa.Table) -> bytes:
 
 
 def _calibrated(calibration: Calibration) -> tuple[list[Any], dict[str, Any]]:
-    """Nodes from `margins` to `log_odds`, float64 in between, and their constants.
+    """Nodes from `margins` to `log_odds`, with float64 in between, and their constants.
 
-    Between points `i` and `i + 1`, the map rises by a slope times the distance of the margin from point `i`,
-    up to the next point; the sum over all `i` is the map.
+    The map is a sum over segments. Segment `i` contributes its slope times the distance of the margin from
+    point `i`, at most up to point `i + 1`.
     """
     from onnx import TensorProto, helper
 

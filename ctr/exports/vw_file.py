@@ -1,4 +1,4 @@
-"""`vw_bytes`: weights as a model file of Vowpal Wabbit, which scores hashed examples with them."""
+"""`vw_bytes`: weights as a model file of Vowpal Wabbit, which scores hashed examples."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ Slots64 = NDArray[np.uint64]
 Float64 = NDArray[np.float64]
 
 MOST_BITS = 30
-"""VW has memory for all slots, 4 bytes each; above this, its files have wider indices."""
+"""VW allocates memory for all slots, 4 bytes each; with more bits, its files have wider indices."""
 _VERSION = b"9.0.0\0"
 _OPTIONS = b" --link logistic --noconstant --sgd\0"
-"""No constant, as the bias is slot 0; `--sgd`: one number per slot."""
+"""`--noconstant`, as the bias is slot 0; `--sgd`: one number per slot."""
 _CLIP = 50.0
-"""VW keeps log-odds between this and its opposite."""
+"""VW clips log-odds to plus or minus this."""
 
 
 def require_held(spec: FeatureSpec, calibration: Calibration | None) -> None:
-    """Raise DataError if VW cannot score as a model with this spec and calibration does."""
+    """Raises DataError if VW cannot score like a model with this spec and calibration."""
     if spec.bits > MOST_BITS:
         raise DataError(
-            f"VW has memory for all slots: 2**{spec.bits} are too many, 2**{MOST_BITS} are the most; export "
-            "the weights as onnx, parquet, csv or npz."
+            f"VW allocates memory for all slots: 2**{spec.bits} are too many, at most 2**{MOST_BITS} are "
+            "possible; export the weights as onnx, parquet, csv or npz."
         )
     if calibration is not None and (calibration.margins.size > 1 or not spec.bias):
         raise DataError(
-            "a VW model has no calibration, and only Platt's can be moved into its weights and bias; export "
-            "to onnx, which holds any."
+            "a VW model has no calibration, and only Platt's can be expressed by weights and bias; export as "
+            "onnx, which supports any calibration."
         )
 
 
 def vw_bytes(model: Model, weights: pa.Table) -> bytes:
     """A model for prediction only: a header, and the index and weight of each slot.
 
-    In VW's text, the features of an example are the numbers of their slots, without a namespace:
-    `| 0 17:1 4711:2.5`. VW takes such names as the indices themselves.
+    In VW's text format, the features of an example are the numbers of their slots, without a namespace:
+    `| 0 17:1 4711:2.5`. VW uses such names as indices directly.
     """
     slots = weights["slot"].to_numpy()
     numbers = weights["weight"].to_numpy().astype(np.float64)
@@ -68,13 +68,13 @@ def vw_bytes(model: Model, weights: pa.Table) -> bytes:
     checksum = 0
     for part in checked:
         checksum = _murmur(part, checksum)
-    for_prediction = b"\0"  # no state to train on from
+    for_prediction = b"\0"  # no optimizer state
     header = _number(len(_VERSION)) + _VERSION + b"".join(checked) + _number(4) + _number(checksum)
     return header + for_prediction + pairs.tobytes()
 
 
 def _with_line(slots: Slots64, weights: Float64, line: Calibration) -> tuple[Slots64, Float64]:
-    """Weights, the bias among them, that give `line` of the margins of these."""
+    """Weights, including a bias, whose margins are those of the given weights mapped by `line`."""
     if not slots.size or slots[0] != 0:
         slots, weights = np.insert(slots, 0, 0), np.insert(weights, 0, 0.0)
     weights = weights * line.slope
