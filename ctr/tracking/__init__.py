@@ -1,4 +1,4 @@
-"""Summaries of jobs, kept and compared: in a folder of JSON files, or MLflow."""
+"""Summaries of jobs, stored and compared: in a folder of JSON files, or in MLflow."""
 
 from typing import TYPE_CHECKING
 

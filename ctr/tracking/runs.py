@@ -1,4 +1,4 @@
-"""Tracked jobs as JSON files in a folder: writing and reading them, days as one run, their differences."""
+"""Tracked jobs as JSON files in a folder; summaries of days as one run; differences between runs."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job that was tracked."""
+    """A tracked job."""
 
     name: str
-    """Its file's, without the suffix: when it ended, and the model's id."""
+    """The name of its file without the suffix: when it ended, and the model's id."""
     summary: Mapping[str, Any]
-    """What `ctr train --json` writes, with `created`, `inputs` and `holdout_inputs`."""
+    """The output of `ctr train --json`, with `created`, `inputs` and `holdout_inputs`."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """Those of the hold-out, or without one of progressive validation, or of training."""
+        """The metrics of the validation set or, without one, of progressive validation or of training."""
         parts = (self.summary.get(part) for part in ("holdout", "progressive", "training"))
         return next(part for part in parts if part)
 
 
 class RunFolder:
-    """Keeps each summary in a file of its own."""
+    """Stores each summary in a file of its own."""
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder. Raises DataError when files cannot be made there, or it is a model or data set."""
+        """Create the folder. Raises DataError if it is not writable, or is a model or a data set."""
         require_no_part(folder / "run.json")
         require_writable(folder / "run.json")
         self._folder = folder
 
     def keep(self, summary: Mapping[str, Any]) -> str:
-        """Write the file: whole or not at all."""
+        """Write the file, completely or not at all; returns its path."""
         now = datetime.now(UTC)
         run = {"format": _FORMAT, "format_version": _VERSION, "created": now.isoformat(), **summary}
-        # With microseconds: several jobs may train the same model.
+        # With microseconds, as several jobs may train the same model.
         file = self._folder / f"{now:%Y%m%d-%H%M%S-%f}-{summary['model']}.json"
         try:
             with replace_file(file) as draft:
                 draft.write_bytes(orjson.dumps(run, option=orjson.OPT_INDENT_2))
         except OSError as error:
-            raise DataError(f"{file}: the run could not be kept ({error}).") from error
+            raise DataError(f"{file}: the run could not be written ({error}).") from error
         return str(file)
 
 
 def read_runs(folder: Path) -> list[Run]:
     """The runs in the folder, oldest first.
 
-    Raises DataError when there is no such folder, and for a JSON file that is not a run of this version.
+    Raises DataError if there is no such folder, or if a JSON file is not a run of this version.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; `ctr train … --track {folder}` makes one.")
@@ -73,11 +73,11 @@ def _read(file: Path) -> Run:
         kind, version = summary["format"], summary["format_version"]
         if (kind, version) == (_FORMAT, _VERSION):
             run = Run(file.stem, summary)
-            # What every list shows.
+            # Every list shows these.
             _ = summary["created"], summary["settings"].items(), run.metrics["logloss"]
             return run
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file}: is no run, or a damaged one; move it elsewhere.") from error
+        raise DataError(f"{file}: is not a run, or damaged; move it elsewhere.") from error
     raise DataError(
         f"{file}: is a {kind!r} of version {version}, not a {_FORMAT!r} of {_VERSION}; move it elsewhere."
     )
@@ -87,10 +87,10 @@ _METRICS = ("logloss", "calibration", "auc")
 
 
 def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, Any]:
-    """The summaries of single days, such as a job of one day has, as that of one run.
+    """The summary of one run over several days, from the summaries of a job per day.
 
-    It has the settings of the first day, but for `forget`, metrics, counts and warnings of all days, a point
-    for each in `days`, and all else of the last.
+    It has the settings of the first day, except for `forget`; metrics, counts and warnings of all days; a
+    point per day in `days`; and everything else from the last day.
     """
     first, last = days[0], days[-1]
     examples = sum(day["examples"] for day in days)
@@ -124,8 +124,8 @@ def run_of_days(days: Sequence[Mapping[str, Any]], forget: float) -> dict[str, A
 
 
 def _together(evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Metrics of all days' rows, computed from those of each day; AUC cannot be."""
-    evaluated = [each for each in evaluated if each["weight"]]  # others have no metrics
+    """Metrics of all days' rows, computed from those of each day, except AUC, which cannot be."""
+    evaluated = [each for each in evaluated if each["weight"]]  # days without rows have no metrics
     weight = sum(each["weight"] for each in evaluated)
     if not weight:
         return None
@@ -150,7 +150,7 @@ def _together(evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def flat(entries: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested entries by their path, joined by points."""
+    """Nested entries by their path, joined with dots."""
     flattened: dict[str, Any] = {}
     for key, value in entries.items():
         flattened |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
@@ -158,6 +158,6 @@ def flat(entries: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys, in the order in which they occur, for which these flat entries have different values."""
+    """The keys with different values in these flat entries, in the order of their occurrence."""
     keys = dict.fromkeys(key for run in runs for key in run)
     return [key for key in keys if any(run.get(key) != runs[0].get(key) for run in runs)]

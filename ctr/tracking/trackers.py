@@ -1,4 +1,4 @@
-"""`Tracker`: where the summary of a job is kept; `open_trackers` opens them by name."""
+"""`Tracker`: stores the summaries of jobs; `open_trackers` opens trackers by name."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ctr.tracking.runs import RunFolder, flat
 
 
 class Tracker(Protocol):
-    """Keeps summaries of jobs."""
+    """Stores summaries of jobs."""
 
     def keep(self, summary: Mapping[str, Any]) -> str:
-        """Keep the summary of a job, JSON values only; return where it is now, for people.
+        """Store the summary of a job, JSON values only; returns where, for people to read.
 
-        Raises DataError when that fails.
+        Raises DataError if that fails.
         """
 
 
 def open_trackers(targets: Sequence[str]) -> list[Tracker]:
-    """The trackers of `ctr train --track`: `mlflow`, or a folder.
+    """The trackers of `ctr train --track`, each `mlflow` or a folder.
 
-    Raises DataError, before any work is done, for one that will not be able to keep anything.
+    Raises DataError, before any work is done, if a tracker will not be able to store anything.
     """
     return [MlflowTracker() if target == "mlflow" else RunFolder(Path(target)) for target in targets]
 
@@ -35,14 +35,14 @@ _METRICS = ("logloss", "normalized_entropy", "auc", "calibration")
 
 
 class MlflowTracker:
-    """Keeps each summary as a run: its settings as parameters, its figures as metrics.
+    """Stores each summary as a run in MLflow: settings as parameters, figures as metrics.
 
-    MLFLOW_TRACKING_URI says where, and MLFLOW_EXPERIMENT_NAME under which experiment.
+    MLFLOW_TRACKING_URI names the server, and MLFLOW_EXPERIMENT_NAME the experiment.
     """
 
     def __init__(self) -> None:
-        """Raises DataError when MLflow is not installed, or does not answer."""
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 take minutes
+        """Raises DataError if MLflow is not installed, or does not answer."""
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the default of 7 takes minutes
         require_packages("--track mlflow", {"mlflow": "mlflow"}, otherwise="; or name a folder")
         import mlflow
 
@@ -53,7 +53,7 @@ class MlflowTracker:
             raise self._failed("does not answer", error) from error
 
     def keep(self, summary: Mapping[str, Any]) -> str:
-        """Log the run."""
+        """Log the run; returns its id."""
         settings = {**flat(summary["settings"]), "workers": summary["workers"], "store": summary["store"]}
         metrics = {
             f"{part}_{name}": summary[part][name]
@@ -77,10 +77,10 @@ class MlflowTracker:
                 days = enumerate(summary.get("days", ()), 1)
                 points += [("next_day", day, each["holdout"]) for day, each in days if each["holdout"]]
                 for what, step, each in points:
-                    known = {f"{what}_{name}": each[name] for name in _METRICS if each[name] is not None}
-                    self._mlflow.log_metrics(known, step=step)
+                    point = {f"{what}_{name}": each[name] for name in _METRICS if each[name] is not None}
+                    self._mlflow.log_metrics(point, step=step)
         except Exception as error:
-            raise self._failed("did not take the run", error) from error
+            raise self._failed("did not accept the run", error) from error
         return f"MLflow, run {run.info.run_id}"
 
     def _failed(self, what: str, error: Exception) -> DataError:
@@ -89,7 +89,7 @@ class MlflowTracker:
 
 
 def reason_of(error: Exception) -> str:
-    """In one line, what was wrong below three libraries, which repeat each other."""
+    """The root cause of an error in one line, below three libraries that repeat each other."""
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     cause: BaseException | None = error
     while cause is not None:
