@@ -1,4 +1,4 @@
-"""The functions of `import ctr`: what a Python program trains, evaluates and looks at data with."""
+"""The functions of `import ctr`, with which Python programs train, evaluate and inspect data."""
 
 from typing import TYPE_CHECKING
 

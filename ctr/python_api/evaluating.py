@@ -1,4 +1,4 @@
-"""`evaluate`, `compare` and `report`: how good models are, for Python programs."""
+"""`evaluate`, `compare` and `report`: the quality of models, for Python programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN = ("inputs", "model")
 
 @taking(EvaluateJob, but=_OWN)
 def evaluate(model: Model | str | Path, data: object, **settings: Any) -> Evaluation:
-    """How well a model, or the one in this folder, predicts labelled rows, as `ctr evaluate` tells.
+    """Evaluate a model, or the one in a folder, on labelled rows, as `ctr evaluate` does.
 
     `data` as for `ctr.train`. The result has a `summary` of metrics, `slices` by the columns `by`, `bad_rows`
     and `warnings`. Raises SettingError, DataError and ModelError.
@@ -34,9 +34,9 @@ def evaluate(model: Model | str | Path, data: object, **settings: Any) -> Evalua
 
 @taking(EvaluateJob, but=_OWN)
 def compare(models: Sequence[Model | str | Path], data: object, **settings: Any) -> list[Evaluation]:
-    """Evaluate models on the same rows: `against_first` is how each differs from the first one.
+    """Evaluate models on the same rows: `against_first` is the difference of each from the first one.
 
-    Otherwise as `ctr.evaluate`. Raises ModelError without any model.
+    Otherwise as `ctr.evaluate`. Raises ModelError if there is no model.
     """
     if not models:
         raise ModelError("there is no model to evaluate: give one or more.")
@@ -54,14 +54,14 @@ def report(
     *,
     rows: int | None = None,
 ) -> None:
-    """Write what `ctr.evaluate` or `ctr.compare` found as one HTML page, as `ctr evaluate --report` does.
+    """Write the results of `ctr.evaluate` or `ctr.compare` as one HTML page, as `ctr evaluate --report` does.
 
-    `data`: raw rows whose values give features their texts; at most `rows` of them, from the start. Raises
-    DataError where that is not possible.
+    `data`: raw rows with the values that give features their texts; at most `rows` of them, from the start.
+    Raises DataError if that is not possible.
     """
     require_report()
-    every = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
-    pages = [
+    evaluations = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    models = [
         EvaluatedModel(
             printable(each.model.folder or each.model.id),
             each.to_json(),
@@ -69,6 +69,6 @@ def report(
             each.model.weights(data, rows),
             each.model.spec.scales,
         )
-        for each in every
+        for each in evaluations
     ]
-    write_report(Path(file), pages, every[0].inputs)
+    write_report(Path(file), models, evaluations[0].inputs)

@@ -1,4 +1,4 @@
-"""What Python programs look at data with: `read`, `draft_spec` and `check`."""
+"""`read`, `draft_spec` and `check`: functions for Python programs to inspect data."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ctr.model import inputs_of
 
 
 def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec) -> pa.Table:
-    r"""Raw files as an Arrow table whose values are the texts that training on the files reads.
+    r"""Read raw files into an Arrow table with the texts that training on the files reads.
 
     `data` is a path, a folder, a pattern, a URI, or a list of those; `spec` a feature spec: its path, the
     name of one that ships with the package, its YAML text, or a `FeatureSpec`. The table has the columns that
-    the spec names: strings, null where a value is missing, so that `00007` stays what it is and `0.50` is not
-    0.5. Training on it gives the same model as training on the files. All rows are in memory.
+    the spec names, as strings, null where a value is missing: so `00007` stays `00007`, and `0.50` does not
+    become 0.5. Training on it gives the same model as training on the files. All rows are in memory.
 
-    Raises DataError for a file that cannot be read, a column that is missing, and a row that cannot be split
-    into cells; SpecError for a wrong spec, and for data that carries its own features.
+    Raises DataError for a file that cannot be read, a missing column, or a row that cannot be split into
+    cells, and SpecError for a wrong spec, or for data that carries its own features.
 
     >>> import ctr, pathlib, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -39,10 +39,9 @@ def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec
 
 
 def draft_spec(data: object, *, label: str | None = None) -> FeatureSpec:
-    """A first feature spec for data, as `ctr features init` writes it: `to_yaml` gives its text.
+    """Draft a feature spec for data, as `ctr features init` does; `to_yaml` gives its text.
 
-    `data` as for `ctr.train`; `label` names the column of clicks, if its name does not tell. Raises
-    DataError.
+    `data` as for `ctr.train`; `label` names the column of clicks, if it cannot be guessed. Raises DataError.
 
     >>> import ctr
     >>> rows = {"click": [0, 1] * 50, "site": ["news", "shop"] * 50}
@@ -54,9 +53,9 @@ def draft_spec(data: object, *, label: str | None = None) -> FeatureSpec:
 
 
 def check(data: object, spec: str | Path | FeatureSpec, *, rows: int = 200_000) -> Check:
-    """Look at the first rows through a spec, as `ctr features check` does: its `fields`, and `warnings`.
+    """Check a spec on the first rows, as `ctr features check` does; the result has `fields` and `warnings`.
 
-    Raises DataError when a column is not there, or there is no good row.
+    Raises DataError if a column is missing, or if there is no good row.
     """
     with inputs_of(data) as inputs:
         return look(spec_of(spec), inputs, rows)

@@ -1,4 +1,4 @@
-"""`train`: a model from a program's data; `tune` and `suggest`: what suits that."""
+"""`train`, `tune` and `suggest`: models, settings and crosses for a program's data."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def train(
     dict of lists, or a path, a folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its
     path, the name of one that ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set
     has its own, and so has the model of `warm_start`. Without one, `label` names the column of clicks, and
-    the spec is drafted from the first rows (`ctr.draft_spec`); it is `model.spec`. A spec that learns
-    (quantiles, counts) learns from `data` first. `model`: the folder that the model is saved to; without it,
-    nothing is written but what settings ask for.
+    the spec is drafted from the first rows (`ctr.draft_spec`); it is then in `model.spec`. A spec that learns
+    (quantiles, counts) learns from `data` first. `model`: the folder to save the model to; without it,
+    nothing is written except what settings ask for.
 
-    Nothing is printed, and no signal is handled. `model.metrics` has what the hold-out says, `model.manifest`
-    the rest. Raises SettingError for wrong settings, and the errors of `ctr train`.
+    Nothing is printed, and no signal is handled. `model.metrics` has the metrics of the validation set,
+    `model.manifest` everything else. Raises SettingError for wrong settings, and the errors of `ctr train`.
 
     >>> import ctr, pyarrow as pa
     >>> rows = pa.table({"site": ["news", "shop"] * 1000, "click": [0, 1] * 1000})
@@ -64,27 +64,27 @@ def train(
     """
     if label is not None and spec is not None:
         raise SettingError("label is for data without a spec: a spec names its label; leave one of them out.")
-    wanted = None if spec is None else spec_of(spec)
-    read_with, warm_start = wanted, settings.get("warm_start")
-    if wanted is None and warm_start is not None and Path(warm_start).is_dir():
+    job_spec = None if spec is None else spec_of(spec)
+    read_with, warm_start = job_spec, settings.get("warm_start")
+    if job_spec is None and warm_start is not None and Path(warm_start).is_dir():
         read_with = load_spec(warm_start)
-    given = paths_of(data) is not None
+    is_table = paths_of(data) is None
     with ExitStack() as opened:
         inputs = opened.enter_context(inputs_of(data, read_with))
         if label is not None:
-            wanted = read_with = parse_spec(draft(inputs[0], label=label), "the drafted spec")
-        values: dict[str, Any] = {"inputs": inputs, "spec": wanted, **TrainJob.checked(settings)}
+            job_spec = read_with = parse_spec(draft(inputs[0], label=label), "the drafted spec")
+        values: dict[str, Any] = {"inputs": inputs, "spec": job_spec, **TrainJob.checked(settings)}
         if holdout is not None:
             values["holdout"] = opened.enter_context(inputs_of(holdout, read_with))
         if model is not None:
             values["model"] = Path(model)
-        values = with_file(TrainJob, values)  # which may have a hold-out and a model, too
+        values = with_file(TrainJob, values)  # which may also name a hold-out and a model
         job = TrainJob(
             **{"model": _NOWHERE, **values},
             saved="model" in values,
-            data_name=None if given else "a table",
+            data_name="a table" if is_table else None,
         )
-        if not given and job.warm_start is None and isinstance(job.spec, FeatureSpec):
+        if is_table and job.warm_start is None and isinstance(job.spec, FeatureSpec):
             _require_classes(inputs[0], job.spec)
         trackers = open_trackers(job.track)
         if job.auto:
@@ -104,21 +104,20 @@ def tune(
     out: str | Path | None = None,
     **settings: Any,
 ) -> Tuned:
-    """Find the settings of `ctr.train` that suit some data, as `ctr tune` does.
+    """Find good settings of `ctr.train` for some data, as `ctr tune` does.
 
-    `data` and `spec` as for `ctr.train`; `out`: a file that the best settings are written to, for
+    `data` and `spec` as for `ctr.train`; `out`: a file to write the best settings to, for
     `ctr.train(data, settings=out)`. The result has `options`, for `ctr.train(data, spec, **tuned.options)`,
-    and all that was `tried`. Raises SettingError, DataError and SpecError.
+    and all trials in `tried`. Raises SettingError, DataError and SpecError.
     """
-    wanted = None if spec is None else spec_of(spec)
-    unnamed = not isinstance(spec, str | Path) or not (is_shipped(spec) or Path(spec).exists())
-    if out is not None and wanted is not None and unnamed:
+    job_spec = None if spec is None else spec_of(spec)
+    has_name = isinstance(spec, str | Path) and (is_shipped(spec) or Path(spec).exists())
+    if out is not None and job_spec is not None and not has_name:
         raise SettingError("out names the spec that settings belong to: give spec as a path or a name.")
-    with TemporaryDirectory() as scratch, inputs_of(data, wanted) as inputs:
-        place = Path(scratch, "settings.yaml") if out is None else Path(out)
-        values = {"inputs": inputs, "spec": wanted if out is None else spec, **TuneJob.checked(settings)}
-        job = TuneJob(out=place, **values)
-        return run_tune_job(job).tuned
+    with TemporaryDirectory() as scratch, inputs_of(data, job_spec) as inputs:
+        file = Path(scratch, "settings.yaml") if out is None else Path(out)
+        values = {"inputs": inputs, "spec": job_spec if out is None else spec, **TuneJob.checked(settings)}
+        return run_tune_job(TuneJob(out=file, **values)).tuned
 
 
 def suggest(
@@ -129,9 +128,9 @@ def suggest(
     rows: int = 1_000_000,
     workers: int | None = None,
 ) -> Suggestion:
-    """Find the crosses of a spec's fields that are worth having, as `ctr features suggest` does.
+    """Find useful crosses of a spec's fields, as `ctr features suggest` does.
 
-    At most so many `crosses`; of more `rows`, so many are looked at. `yaml()` of the result is the spec with
+    It suggests at most `crosses` crosses, from at most `rows` rows. `yaml()` of the result is the spec with
     them. Raises DataError and SpecError.
     """
     from ctr.crosses import suggest_crosses
@@ -147,12 +146,12 @@ def suggest(
 
 
 def _require_classes(table: str, spec: FeatureSpec) -> None:
-    """Raise ModelError when all labels of the table in this file are one and the same."""
+    """Raises ModelError if all labels of the table in this file are equal."""
     with pa.memory_map(table) as file, pa.ipc.open_file(file) as rows:
         if spec.label not in rows.schema.names:
-            return  # an error where the table is opened
+            return  # opening the table will raise an error
         column = rows.read_all()[spec.label]
         values = column.unique().to_pylist()
-        with suppress(TypeError, ValueError):  # no label: an error where the row is read
+        with suppress(TypeError, ValueError):  # not a label: reading the row will raise an error
             if len(values) == 1:
                 require_classes(spec, len(column), len(column) if float(values[0]) > 0 else 0)
