@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
     Matrix = ArrayLike | sparse.spmatrix | sparse.sparray
 
-_ENOUGH = 1_000  # rows, to say that training has diverged
+_ENOUGH = 1_000  # rows that can show that training has diverged
 
 
 class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # has no types
     """Logistic regression for two classes, learnt online by FTRL-Proximal (McMahan et al., KDD 2013).
 
-    One pass in the order of the rows is what large logs of clicks need: every example is seen once, rare
-    features take large steps and frequent ones small. It suits sparse rows of many features best; dense ones
-    should be scaled. Nothing is random, so there is no `random_state`: the same rows give the same bits.
+    Large click logs need one pass in the order of the rows: every example is seen once, rare features take
+    large steps and frequent ones small steps. It suits sparse rows with many features best; dense features
+    should be scaled. Nothing is random, so there is no `random_state`: equal rows give bit-identical results.
 
     Parameters
     ----------
     alpha, beta : float
         A feature's step is `alpha / (beta + sqrt(n))`, `n` being the sum of its squared gradients.
     l1, l2 : float
-        Penalties. Of the whole sum of losses, not of their mean; with `l1` above 0, features without
-        enough evidence have a coefficient of 0.
+        Penalties, added to the sum of losses, not to their mean; with `l1` above 0, features without enough
+        evidence have a coefficient of 0.
     epochs : int
-        Passes of `fit` over the rows. `partial_fit` makes one.
+        The number of passes of `fit` over the rows. `partial_fit` makes one pass.
     fit_intercept : bool
         Whether there is an intercept, which starts at the log-odds of the first 16,384 rows.
 
@@ -62,10 +62,10 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
 
     Notes
     -----
-    A weight counts as a factor of the gradient, in one step; so a weight of 2 is close to two equal rows, but
-    not the same. Pickles are for short stays, such as in `joblib` and `GridSearchCV`: they load with the
-    versions of ctr and scikit-learn that wrote them only, and run code when they load, so never load one that
-    you do not trust. What is to be served is trained by `ctr train`.
+    A weight is a factor of the gradient in one step, so a weight of 2 is similar to two equal rows, but not
+    the same. Use pickles only for a short time, as `joblib` and `GridSearchCV` do: they can only be loaded
+    with the versions of ctr and scikit-learn that wrote them, and they run code when they are loaded, so
+    never load one that you do not trust. Train models to be served with `ctr train`.
 
     Examples
     --------
@@ -101,9 +101,8 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
     def fit(self, X: Matrix, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from rows `X` of shape (n, n_features), dense or sparse, and `y` of two classes.
 
-        Raises ValueError for input that is not finite, for sparse rows that reach beyond the shape of `X`,
-        for other than two classes, for negative weights and for settings that cannot be, and ModelError when
-        training diverges.
+        Raises ValueError for input that is not finite, sparse rows that exceed the shape of `X`, a number of
+        classes other than two, negative weights or invalid settings, and ModelError if training diverges.
         """
         if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:
             raise ValueError(f"epochs is {self.epochs!r}: give a whole number of at least 1.")
@@ -120,9 +119,9 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         classes: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
-        """Learn on from more rows, in one pass. The first call has to name both `classes`.
+        """Continue learning from more rows, in one pass. The first call has to name both `classes`.
 
-        Raises the errors of `fit`, and ValueError for a class that was not named.
+        Raises the errors of `fit`, and ValueError for an unknown class.
         """
         first = not hasattr(self, "_state")
         if first and classes is None:
@@ -133,13 +132,13 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
             self._forget()
         elif not np.array_equal(names, self.classes_):
             raise ValueError(
-                f"classes={classes!r} are not {self.classes_.tolist()}, those of the first call."
+                f"classes={classes!r} are not {self.classes_.tolist()}, the classes of the first call."
             )
         self._learn(rows, self._passes)
         return self
 
     def decision_function(self, X: Matrix) -> NDArray[np.float64]:
-        """The log-odds of the second class of each row, float64[n]."""
+        """The log-odds of the second class for each row, float64[n]."""
         check_is_fitted(self)
         X = validate_data(self, sound(X), accept_sparse="csr", reset=False)
         margins: NDArray[np.float64] = X @ self.coef_[0].astype(np.float64)
@@ -164,7 +163,7 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         tags.input_tags.sparse = True
         return tags
 
-    def _chosen(self) -> Optimizer:
+    def _optimizer_of_settings(self) -> Optimizer:
         try:
             return choose_optimizer(
                 {"name": "ftrl", "alpha": self.alpha, "beta": self.beta, "l1": self.l1, "l2": self.l2}
@@ -181,90 +180,89 @@ class FTRLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # h
         reset: bool,
         classes: ArrayLike | None = None,
     ) -> tuple[Rows, NDArray[Any]]:
-        """Rows and classes, once all is known to be right."""
-        self._chosen()
+        """The rows and classes, after all checks."""
+        self._optimizer_of_settings()
         numbers = np.float64, np.float32
         X = sound(X)
-        unclear = not only_ones(X)  # whether they are finite
+        may_be_infinite = not only_ones(X)
         matrix, labels = validate_data(
-            self, X, y, accept_sparse="csr", dtype=numbers, reset=reset, ensure_all_finite=unclear
+            self, X, y, accept_sparse="csr", dtype=numbers, reset=reset, ensure_all_finite=may_be_infinite
         )
-        few = _without_repeats(labels)
-        check_classification_targets(few)
+        distinct = _without_repeats(labels)
+        check_classification_targets(distinct)
         if classes is None and hasattr(self, "_state") and not reset:
             classes = self.classes_
         if classes is not None:
-            given = np.unique(np.asarray(classes))
-            if unknown := np.setdiff1d(few, given).tolist():
-                raise ValueError(f"y has {unknown}, which classes={given.tolist()} does not name.")
+            names = np.unique(np.asarray(classes))
+            if unknown := np.setdiff1d(distinct, names).tolist():
+                raise ValueError(f"y has {unknown}, which classes={names.tolist()} does not name.")
         else:
-            given = np.unique(few)
-        if given.size > 2:
+            names = np.unique(distinct)
+        if names.size > 2:
             raise ValueError(
                 "Only binary classification is supported. The type of the target is "
-                f"{type_of_target(given)}, with {given.size} classes: put OneVsRestClassifier around it."
+                f"{type_of_target(names)}, with {names.size} classes: wrap it in OneVsRestClassifier."
             )
-        if given.size < 2:
-            raise ValueError(
-                f"the data has one class only, {given.tolist()}: two are needed to tell them apart."
-            )
+        if names.size < 2:
+            raise ValueError(f"the data has only one class, {names.tolist()}: a classifier needs two.")
         weights = None
         if sample_weight is not None:
             weights = _check_sample_weight(sample_weight, matrix, dtype=np.float64, ensure_non_negative=True)
-        return Rows(sparse.csr_matrix(matrix), labels, weights, ones=not unclear), given
+        return Rows(sparse.csr_matrix(matrix), labels, weights, ones=not may_be_infinite), names
 
     def _forget(self) -> None:
         self._state = np.zeros((self.n_features_in_ + 1, 2), np.float32)
-        self._optimizer, self._passes, self._blocks = self._chosen(), 1, 0
+        self._optimizer, self._passes, self._blocks = self._optimizer_of_settings(), 1, 0
 
     def _learn(self, rows: Rows, number: int) -> None:
-        """The `number`-th pass over the rows. What it changes is kept only if all of it goes well."""
+        """Make the `number`-th pass over the rows. Its changes are only kept if the whole pass succeeds."""
         labels, weights = (rows.y == self.classes_[1]).astype(np.float32), rows.weights
-        chosen, blocks, before = self._chosen(), self._blocks, self._passes
-        state = chosen.in_pass(before).adopt(self._state.copy(), self._optimizer.in_pass(before))
-        optimizer = chosen.in_pass(number)
+        settings, blocks, before = self._optimizer_of_settings(), self._blocks, self._passes
+        state = settings.in_pass(before).adopt(self._state.copy(), self._optimizer.in_pass(before))
+        optimizer = settings.in_pass(number)
         if blocks == 0 and self.fit_intercept:
             rate = click_rate(labels[:ROWS], None if weights is None else weights[:ROWS])
             state[-1] = starting_state(optimizer, rate, 1)[1][0]
         last = None
         try:
-            for those, chunk in rows.chunks(labels, self.fit_intercept):
+            for part, chunk in rows.chunks(labels, self.fit_intercept):
                 margins = optimizer.train(chunk, state, number=blocks)
                 if not np.isfinite(margins).all():
                     raise ModelError(
-                        f"training diverged in rows {those.start} to {those.stop}: a prediction is not a "
+                        f"training diverged in rows {part.start} to {part.stop}: a prediction is not a "
                         "number. Lower alpha, or scale the features, for instance with MaxAbsScaler."
                     )
                 blocks += 1
                 if margins.size >= _ENOUGH:
-                    last = those, margins
+                    last = part, margins
             if last is not None:
-                those, margins = last
-                _require_convergence(margins, labels[those], None if weights is None else weights[those])
+                part, margins = last
+                counts = None if weights is None else weights[part]
+                _require_convergence(margins, labels[part], counts)
         except (ModelError, ValueError):
             if self._blocks == 0:
-                del self._state  # it has learnt nothing: it is not fitted
+                del self._state  # nothing was learnt, so it is not fitted
             raise
-        self._state, self._optimizer, self._passes, self._blocks = state, chosen, number, blocks
-        learnt = optimizer.weights(state)
-        self.coef_, self.intercept_ = learnt[None, :-1], learnt[-1:]
+        self._state, self._optimizer, self._passes, self._blocks = state, settings, number, blocks
+        coefficients = optimizer.weights(state)
+        self.coef_, self.intercept_ = coefficients[None, :-1], coefficients[-1:]
 
 
 def _require_convergence(
     margins: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float64] | None
 ) -> None:
-    """Raise ModelError if these predictions, the last of a pass, are far worse than the base rate."""
+    """Raises ModelError if these predictions, the last of a pass, are far worse than the base rate."""
     metrics = Metrics()
     if weights is None:
         metrics.add(margins, labels)
     else:
-        counted = weights > 0
-        metrics.add(margins[counted], labels[counted], weights[counted].astype(np.float32))
+        has_weight = weights > 0
+        metrics.add(margins[has_weight], labels[has_weight], weights[has_weight].astype(np.float32))
     require_convergence(metrics, _ENOUGH)
 
 
 def _without_repeats(labels: NDArray[Any]) -> NDArray[Any]:
-    """The labels, each once if they are two numbers: to find that out takes np.unique 25 times as long."""
+    """The two distinct labels if they are numbers, else all labels; np.unique takes 25 times as long."""
     if labels.dtype.kind in "biuf":
         ends = np.unique([labels.min(), labels.max()])
         if ((labels == ends[0]) | (labels == ends[-1])).all():
