@@ -1,4 +1,4 @@
-"""Click logs drawn from known models."""
+"""Synthetic click logs, drawn from known models."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""The columns of the synthetic click log: their shares, tails and missing rates, and the tables of them.
+"""The columns of the synthetic click log: their shares, tails and missing rates, and tables of them.
 
-Shaped after the Criteo Display Advertising data: each line of numbers is what was measured of one column.
+They imitate the Criteo Display Advertising data: each line of numbers was measured on one column.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ctr.synth import kernels
 
 _PAIR_STRENGTH = 1.5
 _EASY = (0.005, 0.1)
-"""How often two rows have the same values of both columns of an interaction: often enough to be learnt from
-tens of thousands of rows, and not so often that it is hardly more than what the columns say themselves."""
+"""The probability that two rows agree in both columns of an interaction: high enough to learn it from tens of
+thousands of rows, and low enough that it is more than the effects of the single columns."""
 _DRAWS = 8_192
 HEAD = 300
-"""Rank around which weights begin to shrink: too little is seen of rarer values to learn theirs."""
+"""The rank around which weights begin to shrink, as rarer values occur too seldom to learn their weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Number:
     group: int
     """Columns of one group are empty together."""
     negative: float
-    """Share of the present values that are -1 (and of these, one in 50 is -2)."""
+    """Share of the present values that are -1, or, one in 50 of these, -2."""
     zero: float
     """Share of the present values that are 0."""
     mu: float
     """Mean of ln(value + 1) among the values above 0."""
     sigma: float
-    """Standard deviation of the same."""
+    """Standard deviation of ln(value + 1) among the values above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Category:
     group: int
     """Columns of one group are empty together."""
     top: float
-    """Share of the first value beyond what the power law gives it."""
+    """Share of the first value in addition to the power law."""
     shift: float
     exponent: float
     vocabulary: float
-    """Values at one time; those beyond `stable` are replaced with time."""
+    """The number of values at one time; those beyond `stable` are replaced over time."""
     stable: int = 0
-    """The first ranks keep their values and weights; the rest change hands and move with time.
+    """The number of first ranks that keep their values and weights; the others change over time.
 
-    A change among values that most rows have would move the base rate.
+    Changes of values that most rows have would move the base rate.
     """
 
 
@@ -140,23 +140,23 @@ def columns_of(seed: int, interactions: int = 0) -> kernels.Columns:
 
 
 def _pairs(seed: int, interactions: int, alike: Sequence[float]) -> NDArray[np.int64]:
-    """So many pairs of columns, int64[interactions, 2]. Raises DataError if there are not as many."""
+    """Random pairs of columns, int64[interactions, 2]. Raises DataError if there are not enough pairs."""
     low, high = _EASY
-    fit = [
-        pair for pair in combinations(range(len(alike)), 2) if low <= alike[pair[0]] * alike[pair[1]] <= high
+    pairs = [
+        (one, other)
+        for one, other in combinations(range(len(alike)), 2)
+        if low <= alike[one] * alike[other] <= high
     ]
-    if interactions > len(fit):
+    if interactions > len(pairs):
         raise DataError(
-            f"a log with {interactions} interactions: there are at most {len(fit)}; ask for fewer"
+            f"a log with {interactions} interactions: there are at most {len(pairs)}; ask for fewer"
         )
-    drawn = sorted(
-        fit, key=lambda pair: kernels.mix(np.uint64(seed) ^ np.uint64(pair[0] << 40 | pair[1] << 32))
-    )
-    return np.array(drawn[:interactions], np.int64).reshape(-1, 2)
+    pairs.sort(key=lambda pair: kernels.mix(np.uint64(seed) ^ np.uint64(pair[0] << 40 | pair[1] << 32)))
+    return np.array(pairs[:interactions], np.int64).reshape(-1, 2)
 
 
 def _alike(column: Number | Category, quantiles: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
-    """The probability that two rows have the same value, an integer's in log buckets."""
+    """The probability that two rows have the same value; integers are compared by log buckets."""
     values = np.floor(np.interp((np.arange(_DRAWS) + 0.5) / _DRAWS, tail, quantiles))
     if isinstance(column, Number):
         values = np.where(values <= 2, values, 2 + np.floor(np.log(np.maximum(values, 1)) ** 2))
@@ -165,7 +165,7 @@ def _alike(column: Number | Category, quantiles: NDArray[np.float64], tail: NDAr
 
 
 def _integers(column: Number, tail: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The value that a share `tail` of the present values reaches."""
+    """The value that a share `tail` of the present values reaches or exceeds."""
     above_zero = 1.0 - column.zero - column.negative
     z = np.array([NormalDist().inv_cdf(max(1.0 - u / above_zero, 1e-9)) for u in tail])
     values: NDArray[np.float64] = np.maximum(
@@ -188,7 +188,7 @@ def _ranks(column: Category, tail: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _effects(key: np.uint64) -> NDArray[np.float64]:
-    """Weights of the log buckets: a smooth curve over ln(value), a little noise, and one for missing."""
+    """Weights of the log buckets: a smooth, slightly noisy curve over ln(value); one for missing values."""
     noise = np.empty(552)
     kernels.normals(key, noise)
     buckets = np.arange(512) + kernels.LOWEST_BUCKET

@@ -1,7 +1,7 @@
 """A synthetic click log in the Criteo format, drawn from a known logistic model.
 
-Every draw is a hash of the seed, the row's number and the column, so a longer log begins with the shorter
-one, and memory does not grow with it.
+Every draw is a hash of the seed, the row's number and the column. So a longer log starts with the shorter
+one, and memory does not depend on its length.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ctr.synth import kernels
 from ctr.synth.columns import NAMES, columns_of
 
 BASE_RATE = 0.23
-"""Mean click probability of the first rows; the drift moves it a little later."""
+"""Mean click probability of the first rows; later it drifts a little."""
 SPREAD = 1.25
-"""Standard deviation of the rows' log odds: how much of the clicks can be known."""
+"""Standard deviation of the rows' log-odds, which determines how predictable clicks are."""
 BLOCK_ROWS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class SynthSummary:
-    """What was written, and what a model can hope for on it."""
+    """Facts about a log, and the best metrics that a model can reach on it."""
 
     rows: int
     positives: int
@@ -39,12 +39,12 @@ class SynthSummary:
     base_logloss: float
     """Log loss of always predicting `base_rate`."""
     best_logloss: float
-    """Log loss of the true click probabilities on the labels drawn from them: no model does better."""
+    """Log loss of the true click probabilities on the drawn labels: no model can be better."""
     entropy: float
-    """What `best_logloss` is on average over all labels that could have been drawn."""
+    """The expected value of `best_logloss` over all labels that could be drawn."""
     size_bytes: int
     interactions: tuple[tuple[str, str], ...]
-    """The pairs of columns whose values have a weight together, too."""
+    """The pairs of columns whose pairs of values have weights of their own."""
 
 
 def write_click_log(
@@ -57,13 +57,13 @@ def write_click_log(
 ) -> SynthSummary:
     """Write `rows` rows (label, I1..I13, C1..C26; tab separated, no header) to `out`; `.gz` is compressed.
 
-    So many pairs of columns have `interactions`: each pair of their values has a weight of its own.
-    `truth` names a Parquet file to write beside it: per row the float32 `probability` of a click and the
-    uint8 `label` drawn. `progress` is called after each block with the rows written so far. Memory does
-    not grow with `rows`. The files appear under their names only when both are complete.
+    `interactions`: the number of pairs of columns whose pairs of values have weights of their own. `truth`
+    names a Parquet file for the true values: the float32 `probability` of a click and the uint8 `label` of
+    each row. `progress` is called after each block with the rows written so far. Memory does not grow with
+    `rows`. The files appear only when both are complete.
 
-    Raises `DataError` when a file cannot be written, for `rows` below 1, a seed outside 0..2**64 - 1, and
-    for more interactions than there are pairs of columns in which they could be found again.
+    Raises DataError if a file cannot be written, `rows` is below 1, the seed is outside 0..2**64 - 1, or
+    there are too few pairs of columns with learnable interactions.
     """
     if rows < 1 or not 0 <= seed < 1 << 64:
         raise DataError(f"a log of {rows} rows with seed {seed}: rows start at 1, seeds are 0 to 2**64 - 1")
@@ -76,9 +76,9 @@ def write_click_log(
         raise DataError(f"{out}: the log and its truth cannot be the same file; give them two names")
     model = _click_model(seed, interactions)
     try:
-        with ExitStack() as places:  # which are taken when both files are complete
-            partial = places.enter_context(replace_file(out))
-            partial_truth = None if truth is None else places.enter_context(replace_file(truth))
+        with ExitStack() as drafts:  # which replace the files once both are complete
+            partial = drafts.enter_context(replace_file(out))
+            partial_truth = None if truth is None else drafts.enter_context(replace_file(truth))
             with ExitStack() as stack:
                 log = _open_log(stack, partial, compressed=out.suffix == ".gz")
                 write_truth = None if partial_truth is None else _open_truth(stack, partial_truth)
@@ -104,7 +104,7 @@ def _open_log(stack: ExitStack, path: Path, compressed: bool) -> IO[bytes] | gzi
     file = stack.enter_context(path.open("wb"))
     if not compressed:
         return file
-    # Level 1: random tokens hardly shrink further. Without name and time, equal logs are equal files.
+    # Level 1, as random tokens hardly shrink further. Without name and time, equal logs give equal files.
     return stack.enter_context(gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0))
 
 
@@ -134,7 +134,7 @@ def _write_blocks(
     seed: int,
     progress: Callable[[int], None] | None,
 ) -> tuple[float, float, float]:
-    """Write all rows; returns the positives, and the sums of the true log loss and of its expectation."""
+    """Write all rows; returns the number of clicks, and the sums of the true log loss and its expectation."""
     positives = loss = expected = 0.0
     for start in range(0, rows, BLOCK_ROWS):
         n = min(BLOCK_ROWS, rows - start)
@@ -153,7 +153,7 @@ def _write_blocks(
 def _block(
     model: ClickModel, seed: int, start: int, rows: int
 ) -> tuple[memoryview, NDArray[np.float64], NDArray[np.float64], NDArray[np.uint8]]:
-    """Text, log odds before scaling, click probabilities and labels of so many rows."""
+    """The text, log-odds before scaling, click probabilities and labels of `rows` rows."""
     text = np.empty(rows * kernels.ROW_BYTES, np.uint8)
     margins, probabilities, labels = np.empty(rows), np.empty(rows), np.empty(rows, np.uint8)
     size = kernels.write_rows(np.uint64(seed), start, *model, text, margins, probabilities, labels)

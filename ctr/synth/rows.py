@@ -21,7 +21,7 @@ _DEVICES = {"phone": 0.0, "tablet": -0.4, "desktop": -0.9}
 
 
 def ad_rows(rows: int, day: int = 0) -> Iterator[tuple[int, str, str, float | None]]:
-    """Rows of `AD_COLUMNS`: the same every time, on every machine; other rows for another day."""
+    """Rows of `AD_COLUMNS`: the same every time, on every machine; each `day` has other rows."""
     rng = random.Random(0)
     appeal = {site: rng.gauss(0, 0.8) for site in _SITES}
     taste = {(site, device): rng.gauss(0, 0.5) for site in _SITES for device in _DEVICES}
@@ -45,7 +45,7 @@ _TEXT = "%Y-%m-%d %H:%M:%S"
 def install_rows(rows: int, day: datetime = FIRST_DAY) -> Iterator[tuple[int | str, ...]]:
     """Rows of `INSTALL_COLUMNS`, spread over a day: the same every time.
 
-    Most clicks come from a few addresses that click all day long, and lead to no installation.
+    Most clicks come from a few addresses that click all day long without any installation.
     """
     rng = random.Random(f"{rows} {day}")
     for number in range(rows):
@@ -61,13 +61,13 @@ def install_rows(rows: int, day: datetime = FIRST_DAY) -> Iterator[tuple[int | s
 
 _COLUMNS, _ONES = 1 << 14, 20
 _LOG_ODDS = -1.4
-"""Mean of the rows."""
+"""The mean log-odds of the rows."""
 
 
 def sparse_rows(rows: int) -> tuple[sparse.csr_matrix[Any], NDArray[np.int8]]:
     """float32 CSR of shape `(rows, 16384)` with about 18 ones in each row, and labels of 0 and 1.
 
-    A few columns are in most rows, most are in few. The same ones every time.
+    A few columns are in most rows, most columns in few. The result is the same every time.
     """
     from scipy import sparse
 
