@@ -1,7 +1,7 @@
 """ctr: sparse logistic regression for click-through rates.
 
-Importing this package loads nothing heavy, so that `ctr --help` answers at once: its public names load their
-modules on first use.
+Importing this package loads nothing heavy, so that `ctr --help` is fast: its public names load their modules
+on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ __getattr__ = _lazy_package(__name__, __file__)
 
 
 def __dir__() -> list[str]:
-    """What a notebook completes. `help` loads it all: so the estimator is there with scikit-learn alone."""
+    """The names that a notebook completes. `help` loads all of them, so the estimator needs scikit-learn."""
     from importlib.util import find_spec
 
     functions = ["check", "compare", "draft_spec", "evaluate", "load_model", "load_spec", "read", "report"]

@@ -1,4 +1,4 @@
-"""Small data sets to try things on: synthetic rows of each shape, made on the spot, the same every time.
+"""Small data sets for experiments: synthetic rows of several kinds, the same every time.
 
 >>> import ctr
 >>> rows, spec = ctr.datasets.ads(1_000)
@@ -57,7 +57,7 @@ crosses: [app * channel]
 
 
 class Dataset(NamedTuple):
-    """Rows, and a spec that makes features of them: `ctr.train(*ctr.datasets.ads())`."""
+    """Rows, and a spec for their features: `ctr.train(*ctr.datasets.ads())`."""
 
     rows: pa.Table
     spec: FeatureSpec
@@ -73,9 +73,9 @@ class SparseDataset(NamedTuple):
 
 
 def ads(rows: int = ROWS) -> Dataset:
-    """Impressions of advertisements on 500 sites: a category of many values, one of few, a number, a cross.
+    """Impressions of advertisements on 500 sites: categories of many and of few values, a number, a cross.
 
-    About one in six is a click. Prices are missing in one row of ten.
+    About one in six is a click. One price in ten is missing.
     """
     return Dataset(_table(AD_COLUMNS, ad_rows(_positive(rows))), parse_spec(_ADS, "ads"))
 
@@ -83,8 +83,8 @@ def ads(rows: int = ROWS) -> Dataset:
 def criteo(rows: int = ROWS) -> Dataset:
     """Rows in the columns of Criteo's data: `label`, 13 numbers I1-I13, 26 hashed categories C1-C26.
 
-    About one in four is a click. Values are missing, and most categories are rare: `ctr synth` writes as many
-    of these rows as you like.
+    About one in four is a click. Some values are missing, and most categories are rare. `ctr synth` writes
+    any number of these rows.
     """
     from pyarrow import csv
 
@@ -103,24 +103,24 @@ def criteo(rows: int = ROWS) -> Dataset:
 
 
 def installs(rows: int = ROWS) -> Dataset:
-    """Clicks on advertisements of apps in the order of a day, in the columns of TalkingData's challenge.
+    """Clicks on advertisements of apps during a day, in order, in the columns of TalkingData's challenge.
 
-    About one in fifty leads to an installation. Most clicks come from a few addresses that lead to none.
+    About one in fifty leads to an installation. Most clicks come from a few addresses without installations.
     """
     spec, table = parse_spec(_INSTALLS, "installs"), _table(INSTALL_COLUMNS, install_rows(_positive(rows)))
-    for name in ("ip", "app", "device", "os", "channel"):  # categories, and so texts
+    for name in ("ip", "app", "device", "os", "channel"):  # categories are texts
         table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
     return Dataset(table, spec)
 
 
 def sparse(rows: int = ROWS) -> SparseDataset:
-    """A matrix of heavy-tailed ones, about 18 in a row, and labels: three in ten are 1."""
+    """A sparse matrix of heavy-tailed ones, about 18 per row, and labels, three in ten of which are 1."""
     return SparseDataset(*sparse_rows(_positive(rows)))
 
 
 def _positive(rows: int) -> int:
     if rows < 1:
-        raise DataError(f"a data set of {rows} rows: there is at least one.")
+        raise DataError(f"a data set of {rows} rows: rows start at 1.")
     return rows
 
 

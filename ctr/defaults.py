@@ -1,19 +1,19 @@
-"""What training does unless it is told otherwise, for commands and jobs alike; what filters do is in `ps`."""
+"""Defaults and limits of settings, for commands and jobs alike; those of filters are in `ps`."""
 
 MOST_WORKERS = 1_000
-"""Of one job: far more than pay, so that a slip of the finger does not fill the memory."""
+"""The most workers of a job: far more than useful, but a typing error must not exhaust the memory."""
 SAFE_ADDING = 0.75
 """How far several workers allow for each other's updates."""
 MOST_BAD = 0.01
-"""The share of bad rows above which a job fails that skips them."""
+"""The share of bad rows above which a job that skips them fails."""
 MOST_POS_WEIGHT = 1e6
-"""How many clicks one may count as: beyond, and below its inverse, all predictions are certainties."""
+"""The largest weight of clicks; beyond it, and below its inverse, all predictions would be certain."""
 STALENESS = 2
-"""Chunks that a worker may be ahead of the slowest, with `ssp`."""
+"""Chunks that a worker may be ahead of the slowest one, with `ssp`."""
 STORE = "memory://"
-"""Where the parameters are."""
+"""The URL of the store that holds the parameters."""
 CHECKPOINT_EVERY_S = 60.0
 MOST_SECONDS = 86_400.0
-"""A day: more than anything here has to wait for, and less than what clocks overflow at."""
+"""A day: more than any wait here, and less than what overflows clocks."""
 STALL_S = 600.0
-"""How long a worker may be without any progress."""
+"""How long a worker may make no progress."""

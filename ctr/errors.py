@@ -1,4 +1,4 @@
-"""The error tree, and how messages name a setting. A leaf: it imports nothing of ours, so everybody may."""
+"""All exceptions, and how messages name settings. It imports nothing of ours, so any module may import it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CtrError(Exception):
-    """Root of every error that a user can cause or fix; its message is shown without a traceback."""
+    """Base class of all errors that a user can cause or fix; the message is shown without a traceback."""
 
 
 class SpecError(CtrError):
@@ -23,19 +23,19 @@ class DataError(CtrError):
 
 
 class StoreError(CtrError):
-    """A parameter store cannot be reached, refuses, or would lose updates."""
+    """A parameter store cannot be reached, refuses a request, or would lose updates."""
 
 
 class EngineError(CtrError):
-    """An engine cannot be started or reached, or its processes are not fit to run tasks."""
+    """An engine cannot be started or reached, or its processes cannot run tasks."""
 
 
 class ModelError(CtrError):
-    """A model folder is missing, torn, of another format, or does not match its data."""
+    """A model folder is missing, incomplete or of another format, or does not match its data."""
 
 
 class SettingError(ModelError):
-    """A setting is unknown, has a value that it cannot have, or does not go with another one."""
+    """A setting is unknown, has an invalid value, or cannot be combined with another one."""
 
 
 class _Naming:
@@ -46,8 +46,11 @@ class _Naming:
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Until the `with` block ends, messages name settings as options: this process is the command line."""
-    before, _Naming.as_options = _Naming.as_options, True  # of the process: any thread may have a message
+    """In the `with` block, messages name settings as options, for the command line."""
+    before, _Naming.as_options = (
+        _Naming.as_options,
+        True,
+    )  # for the whole process, as any thread may raise errors
     try:
         yield
     finally:
@@ -55,7 +58,7 @@ def naming_options() -> Iterator[None]:
 
 
 def named(setting: str, *values: object) -> str:
-    """A setting as its user writes it, such as `on_bad_rows`, and values that it may have.
+    """A setting as the user writes it, such as `on_bad_rows`, with possible values.
 
     On the command line `--on-bad-rows skip or quarantine`, in Python `on_bad_rows="skip" or "quarantine"`.
     """
@@ -67,9 +70,9 @@ def named(setting: str, *values: object) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """Where the first complaint is, such as `training.chunks`, and what is wrong there."""
+    """The place of the first problem, such as `training.chunks`, and its description."""
     first = error.errors(include_url=False)[0]
-    # Pydantic puts the one before what a validator says, and the other in place of the value.
+    # Pydantic puts "Value error, " before a validator's message, and "Input" in place of the value.
     problem = first["msg"].removeprefix("Value error, ")
     if problem.startswith("Input "):
         problem = f"{first['input']!r:.80}{problem.removeprefix('Input')}"

@@ -1,4 +1,4 @@
-"""Signals that end a job: between two steps instead of in the middle of one, where it can be had."""
+"""Signals that end a job, if possible between two steps instead of in the middle of one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _LONGEST_END_S = 5.0
 
 
 def interrupt_on_signals() -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, but for those that are ignored."""
+    """From now on SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, except for ignored ones."""
     handle_signals(_interrupt)
 
 
 def handle_signals(handler: Callable[[int, FrameType | None], None]) -> None:
-    """From now on SIGINT, SIGTERM and SIGHUP call `handler`, but for those that are ignored."""
+    """From now on SIGINT, SIGTERM and SIGHUP call `handler`, except for ignored ones."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
@@ -34,42 +34,42 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def stop_requests() -> Iterator[Event]:
-    """An event that SIGINT, SIGTERM and SIGHUP set; a second of the first two raises KeyboardInterrupt.
+    """An event that SIGINT, SIGTERM and SIGHUP set; a second SIGINT or SIGTERM raises KeyboardInterrupt.
 
-    Should that not get through within 5 s, as something hangs that has to be cleaned up, the process ends.
+    If the process has not ended 5 s later, because its clean-up hangs, it is ended.
 
-    An exception raised in the middle of anything, as Python does by default, may come at a moment when a lock
-    is held, or be swallowed where a compiler calls back; an event is looked at where it is safe.
+    By default, Python raises an exception at any point, perhaps while a lock is held, or where a compiler's
+    callback swallows it. A job checks the event where it is safe to stop.
 
-    Outside the main thread, where Python takes no signals, the event is just never set.
+    Outside the main thread, where Python handles no signals, the event is never set.
     """
     requested = Event()
     if current_thread() is not main_thread():
         yield requested
         return
 
-    asked = False
+    was_asked = False
     end = Timer(_LONGEST_END_S, _end)
     end.daemon = True
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
+        nonlocal was_asked
         if number == signal.SIGHUP:
-            # Never a second request: a closed terminal and its shell send one each, systemd after SIGTERM.
+            # Not a second request: a closed terminal and its shell send one each, systemd one after SIGTERM.
             _leave_terminal()
-        elif asked:
+        elif was_asked:
             if not end.ident:
                 end.start()
             raise KeyboardInterrupt
         else:
-            asked = True
+            was_asked = True
         if not requested.is_set():
             requested.set()
             with suppress(OSError):
                 os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup` ignores it
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, on_signal) for number in numbers}
     try:
@@ -87,10 +87,10 @@ def _end() -> None:
 
 
 def _leave_terminal() -> None:
-    """Let what is still printed to a terminal that was closed go nowhere, instead of failing."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    """Discard further output to a closed terminal, which would otherwise fail."""
+    devnull = os.open(os.devnull, os.O_RDWR)
     for handle in (0, 1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(handle).st_mode) and not os.isatty(handle):
-                os.dup2(nowhere, handle)
-    os.close(nowhere)
+                os.dup2(devnull, handle)
+    os.close(devnull)

@@ -11,8 +11,8 @@ from pathlib import Path
 def lazy_package(package: str, file: str) -> Callable[[str], object]:
     """The `__getattr__` of a package (PEP 562): the names that `file`, its `__init__.py`, imports for mypy.
 
-    The imports stand under `if TYPE_CHECKING:`. For packages that would otherwise load what most callers do
-    not need, such as the Redis client for training in memory.
+    The imports are under `if TYPE_CHECKING:`. This is for packages that would otherwise load what most
+    callers do not need, such as the Redis client for training in memory.
     """
     imports = [
         node for node in ast.walk(ast.parse(Path(file).read_text())) if isinstance(node, ast.ImportFrom)

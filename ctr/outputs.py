@@ -1,4 +1,4 @@
-"""Places that a job writes to: named beside each other, and checked before the work, not after it."""
+"""The paths that a job writes to, which are checked before the work starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ctr.errors import DataError
 
 
 def beside(path: Path, suffix: str) -> Path:
-    """The place of the same name with `suffix` appended, also for `.` and `..`."""
+    """The path with `suffix` appended to its name, also for `.` and `..`."""
     if path.name in {"", ".."}:
         path = path.resolve()
     return path.with_name(path.name + suffix) if path.name else path / suffix
 
 
 def beside_input(text: str, suffix: str) -> Path:
-    """The place beside an input; in the working folder if that is no path but a URI, pattern or pipe."""
+    """The path beside an input; in the working folder if the input is a URI, a pattern or a pipe."""
     from ctr.features import is_glob, is_uri
 
     return beside(Path("inputs" if text == "-" or is_uri(text) or is_glob(text) else text), suffix)
@@ -28,9 +28,10 @@ def beside_input(text: str, suffix: str) -> Path:
 
 @contextmanager
 def replace_file(path: Path, what: str | None = None) -> Iterator[Path]:
-    """Yield where to write the file that takes the place of `path` when the block ends without an error.
+    """Yield a temporary path, whose file replaces `path` if the block ends without an error.
 
-    Where the disk refuses, raises DataError, which says `what` could not be written; without it, OSError.
+    If the disk refuses, raises DataError, which says that `what` could not be written, or OSError without
+    `what`.
     """
     from ctr.features import scratch_folder
 
@@ -45,7 +46,7 @@ def replace_file(path: Path, what: str | None = None) -> Iterator[Path]:
 
 
 def require_writable(path: Path, *, make_folders: bool = True) -> None:
-    """Raise DataError unless something can be written at `path`; may make the folders above it."""
+    """Raises DataError unless a file can be written at `path`; may create the folders above it."""
     try:
         if make_folders:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +63,7 @@ def require_writable(path: Path, *, make_folders: bool = True) -> None:
 
 
 def require_new(out: Path) -> None:
-    """Raise DataError unless a file can be written at `out` where none is yet."""
+    """Raises DataError unless a new file can be written at `out`."""
     if out.exists():
         raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
     require_no_part(out)
@@ -70,7 +71,7 @@ def require_new(out: Path) -> None:
 
 
 def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None:
-    """Raise DataError if `out` is one of the `inputs` that are files, which it would replace."""
+    """Raises DataError if `out` is one of the files in `inputs`, which it would replace."""
     for path in inputs:
         if out is None or path is None or not (out.exists() and os.path.exists(path)):
             continue
@@ -79,19 +80,20 @@ def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None
 
 
 def require_no_part(out: Path | None, *folders: Path | None) -> None:
-    """Raise DataError if file `out` is a folder, or would lie in one of `folders`, a model or data set."""
+    """Raises DataError if `out` is a folder, or is in one of `folders` or in a model or data set."""
     if out is None or str(out) == "-":
         return
     if out.is_dir():
         raise DataError(f"{out}: is a folder; name a file.")
     folder = out.resolve().parent
-    mine = folder in {each.resolve() for each in folders if each is not None}
+    is_ours = folder in {each.resolve() for each in folders if each is not None}
     with suppress(OSError, ValueError, KeyError, TypeError):
-        mine = mine or str(json.loads((folder / "manifest.json").read_bytes())["format"]).startswith("ctr ")
-    if mine:
-        raise DataError(f"{out}: lies in {folder}, whose files are kept by ctr alone; choose another place.")
+        format_ = json.loads((folder / "manifest.json").read_bytes())["format"]
+        is_ours = is_ours or str(format_).startswith("ctr ")
+    if is_ours:
+        raise DataError(f"{out}: is in {folder}, whose files only ctr may write; choose another place.")
 
 
 def printable(path: str | Path) -> str:
-    """The path as text that JSON can hold, whatever bytes its name has."""
+    """The path as text for JSON, whatever bytes its name has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""`require_packages`: a clear word about what is not installed, or broken, before any work is done."""
+"""`require_packages`: a clear error about missing or broken packages before any work is done."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from ctr.errors import DataError
 
 
 def require_packages(what: str, packages: Mapping[str, str], *, otherwise: str = "") -> None:
-    """Raise DataError unless the modules that `what` needs can be imported: by module, what pip calls its
-    package.
+    """Raises DataError unless the modules that `what` needs can be imported; `packages`: their names for pip.
 
-    `otherwise`: what can be done without them.
+    `otherwise`: the end of the message, which may name an alternative.
     """
     missing = []
     for module, package in packages.items():
         try:
             import_module(module)
-        except Exception as error:  # a package that is half there raises anything
+        except Exception as error:  # a broken package may raise anything
             if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
                 missing.append(package)
                 continue
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise DataError(
-                f"{what} needs {package}, which is installed but cannot be imported ({said}): pip install "
+                f"{what} needs {package}, which is installed but cannot be imported ({reason}): pip install "
                 f"--force-reinstall {package}{otherwise}."
             ) from error
     if missing:

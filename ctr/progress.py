@@ -1,4 +1,4 @@
-"""What a running job shows: a bar on a terminal, a plain line now and then elsewhere."""
+"""The progress of a running job: a bar on a terminal, otherwise occasional plain lines."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from typing import Any, Protocol
 
 from ctr.jit import COMPILATION, in_bar
 
-_BESIDE_FIGURES = 20
-"""Letters of a bar beside what it is of and its figures: the least bar, share, time left, blanks."""
+_OTHER_WIDTH = 20
+"""Characters beside a bar's title and figures: the shortest bar, share, remaining time and blanks."""
 _DISPENSABLE = (" MB/s", " rows")
-"""The ends of figures that a narrow terminal does without, the least telling first."""
+"""The units of figures that are omitted on a narrow terminal, the least important first."""
 _FIRST_PLAIN_S, _PLAIN_EVERY_S = 1.0, 5.0
 
 
 class Report(Protocol):
-    """Called by a job with what it has done so far.
-
-    A job that does not know when it ends says NaN for the fraction.
-    """
+    """Called by a job with its progress; the fraction is NaN if the job does not know when it ends."""
 
     def __call__(
         self,
@@ -36,7 +33,7 @@ class Report(Protocol):
 
 
 def silent(_what: str) -> AbstractContextManager[Report]:
-    """Progress that nobody sees."""
+    """Show no progress."""
     return nullcontext(lambda *_, **__: None)
 
 
@@ -44,8 +41,8 @@ def silent(_what: str) -> AbstractContextManager[Report]:
 def progress(what: str, size: int = 0, before: int = 0) -> Iterator[Report]:
     """Show the progress of a job on standard error until the `with` block ends.
 
-    `size`, in bytes, is that of all input, if the job reads it from beginning to end; `before`: so many of
-    the rows that it will tell of were done earlier, and say nothing of its speed.
+    `size`: the size of all input in bytes, if the job reads it from beginning to end; `before`: the number of
+    reported rows that were done earlier, and do not count for the speed.
     """
     with (_bar if sys.stderr.isatty() else _lines)(what, size, before) as report:
         yield report
@@ -59,7 +56,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
     clock = _Clock(before)
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=None),  # which takes the width that the figures leave
+        BarColumn(bar_width=None),  # takes the remaining width
         TextColumn("{task.fields[share]}"),
         TextColumn("{task.fields[facts]}"),
         TimeRemainingColumn(),
@@ -69,7 +66,7 @@ def _bar(what: str, size: int, before: int) -> Iterator[Report]:
 
         def report(rows: int, fraction: float, *others: Any, **named: Any) -> None:
             figures = _figures(rows, before, size * fraction, clock.seconds(rows), *others, **named)
-            facts = _fitting(figures, bar.console.width - len(what) - _BESIDE_FIGURES)
+            facts = _fitting(figures, bar.console.width - len(what) - _OTHER_WIDTH)
             if isnan(fraction):
                 bar.update(task, total=None, facts=facts, share="")
             else:
@@ -89,22 +86,22 @@ def _lines(what: str, size: int, before: int) -> Iterator[Report]:
         if seconds < due or not rows:
             return
         due = seconds + _PLAIN_EVERY_S
-        own = fraction * max(rows - before, 0) / rows  # as its rows are about equally long
-        left = f", {seconds * (1 - fraction) / own:.0f} s left" if own > 0 else ""
+        done = fraction * max(rows - before, 0) / rows  # by this job, if rows are about equally long
+        remaining = f", {seconds * (1 - fraction) / done:.0f} s left" if done > 0 else ""
         facts = ", ".join(_figures(rows, before, size * fraction, seconds, *others, **named))
         share = "" if isnan(fraction) else f"{fraction:.0%}, "
-        sys.stderr.write(f"{what}: {share}{facts}{left}\n")
+        sys.stderr.write(f"{what}: {share}{facts}{remaining}\n")
         sys.stderr.flush()
 
     yield report
 
 
 def _fitting(figures: list[str], width: int) -> str:
-    """The figures in a line of this width, without the least telling ones where it has no room for all."""
-    for which in _DISPENSABLE:
+    """The figures in a line of this width, which omits the least important ones if it is too narrow."""
+    for unit in _DISPENSABLE:
         if len(", ".join(figures)) <= width:
             break
-        figures = [each for each in figures if not each.endswith(which)]
+        figures = [figure for figure in figures if not figure.endswith(unit)]
     return ", ".join(figures)
 
 
@@ -131,9 +128,9 @@ def _figures(
 
 
 class _Clock:
-    """The time of a job, without that of compiling before its first rows: the first rate is not of that.
+    """The time of a job without compilation before its first rows, which would distort the first rates.
 
-    Kernels that are compiled later may be so while other threads work.
+    Later compilation counts, as other threads may work meanwhile.
     """
 
     def __init__(self, before: int) -> None:
@@ -142,7 +139,7 @@ class _Clock:
         self._idle: float | None = None
 
     def seconds(self, rows: int) -> float:
-        """Since the beginning, when so many rows are done."""
+        """The seconds since the start, when `rows` rows are done."""
         idle = COMPILATION.seconds - self._compiled if self._idle is None else self._idle
         if rows > self._before:
             self._idle = idle

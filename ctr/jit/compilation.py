@@ -1,4 +1,4 @@
-"""`COMPILATION`: the kernels that this process compiles, for how long, and how a user is told."""
+"""`COMPILATION`: the kernels that this process compiles, how long it takes, and what the user sees."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ERASE_LINE = "\r\x1b[K"
 
 
 class Compilation:
-    """Kernels that are not in the cache are compiled, by any thread, and those that they call with them."""
+    """Counts and times the compilation of kernels that are not in the cache, by any thread."""
 
     def __init__(self) -> None:
         self.begun = 0
-        """Kernels, with one signature each, whose compilation has begun."""
+        """The number of compilations that have begun; each is of a kernel with one signature."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when one begins, and when one ends."""
         self._running = 0
@@ -29,17 +29,17 @@ class Compilation:
 
     @property
     def is_running(self) -> bool:
-        """Whether a kernel is being compiled."""
+        """True while a kernel is being compiled."""
         return self._running > 0
 
     @property
     def seconds(self) -> float:
-        """For how long that was so."""
+        """The total time of compilation."""
         with self._lock:
             return self._seconds + (monotonic() - self._since if self._running else 0.0)
 
     def begin(self) -> None:
-        """Another kernel is being compiled."""
+        """Record that the compilation of a kernel begins."""
         with self._lock:
             if not self._running:
                 self._since = monotonic()
@@ -48,7 +48,7 @@ class Compilation:
         self.on_change()
 
     def end(self) -> None:
-        """One of them no longer is."""
+        """Record that the compilation of a kernel ends."""
         with self._lock:
             self._running -= 1
             if not self._running:
@@ -57,11 +57,11 @@ class Compilation:
 
 
 COMPILATION = Compilation()
-"""That of this process."""
+"""The compilations of this process."""
 
 
 def is_cached(kernel: Any) -> bool:
-    """Whether a kernel has been compiled before, for arguments of some types."""
+    """True if the cache has a kernel, for any types of arguments."""
     if not hasattr(kernel, "_cache"):  # with NUMBA_DISABLE_JIT
         return True
     kernel._cache.open()
@@ -69,12 +69,12 @@ def is_cached(kernel: Any) -> bool:
 
 
 _bars: list[Callable[[str], None]] = []
-"""What shows a text in the bar that is on the terminal, if there is one."""
+"""The functions that show a text in a bar on the terminal; the last one is in use."""
 
 
 def show_compilation() -> None:
-    """From now on, say on standard error while this process compiles; not in those that it forks."""
-    if sys.stderr is None:  # closed by who called
+    """From now on, show compilation on standard error, in this process but not in those that it forks."""
+    if sys.stderr is None:  # closed by the caller
         return
     if sys.stderr.isatty():
         COMPILATION.on_change = partial(_show, os.getpid())
@@ -85,7 +85,7 @@ def show_compilation() -> None:
 
 @contextmanager
 def in_bar(show: Callable[[str], None]) -> Iterator[None]:
-    """While a bar is on the terminal, `show` puts a text into it."""
+    """Show compilation in a bar on the terminal: `show` sets its text."""
     _bars.append(show)
     try:
         yield
@@ -107,20 +107,20 @@ def _show(process: int) -> None:
 
 
 def _write(text: str) -> None:
-    """Write to standard error; where nobody reads it any more, compiling goes on without."""
-    with suppress(OSError, ValueError):  # ValueError: it is closed
+    """Write to standard error, if it is still open."""
+    with suppress(OSError, ValueError):  # ValueError: it was closed
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 class _Lines:
-    """Plain lines, now and then, for what is no terminal."""
+    """Occasional plain lines, if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._due = COMPILATION.seconds + _FIRST_PLAIN_S
 
     def write(self, process: int) -> None:
-        """A line if compiling has gone on for long enough."""
+        """Write a line if compilation has taken long enough."""
         seconds = COMPILATION.seconds
         if os.getpid() == process and seconds >= self._due:
             self._due = seconds + _PLAIN_EVERY_S

@@ -94,7 +94,7 @@ def test_what_is_no_model(trained: Path, cli: Cli, tmp_path: Path) -> None:
     assert "is a ctr hashed data set, not a model" in refused.err
     inside = cli("model", "info", trained / "named", "--json", trained / "named" / "told.json")
     assert inside.code == 1
-    assert "kept by ctr alone" in inside.err
+    assert "only ctr may write" in inside.err
 
 
 def test_diff(trained: Path, cli: Cli) -> None:

@@ -127,7 +127,7 @@ def test_what_a_format_cannot_hold(model: Model, tmp_path: Path) -> None:
         text = SPEC.replace("BITS", str(bits)) + more
         return parse_spec(text.replace("name: price,", "name: cost, column: cost,") if more else text, "spec")
 
-    with pytest.raises(DataError, match="its features come of earlier rows"):
+    with pytest.raises(DataError, match="its features depend on earlier rows"):
         require_exportable(spec(18, WINDOWS), "onnx", None)
     with pytest.raises(DataError, match=r"2\*\*31 are too many"):
         require_exportable(spec(31), "vw", None)
@@ -163,7 +163,7 @@ def test_the_command(model: Model, cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "d.csv").mkdir()
     for name, code, said in (
         ("w.txt", 1, "choose one of these as the suffix"),
-        ("model/w.csv", 1, "kept by ctr alone"),
+        ("model/w.csv", 1, "only ctr may write"),
         ("none/w.csv", 1, "there is no folder"),
         ("d.csv", 1, "is a folder; name a file"),
     ):

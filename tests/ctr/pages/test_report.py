@@ -194,7 +194,7 @@ def test_wrong_use_is_told_before_any_work(
     words = ["evaluate", "--model", made, folder / "log.csv", "--report"]
     assert cli(*words, tmp_path / "report.pdf").code == 2
     assert cli(*words, tmp_path / "none" / "report.html").code == 1
-    assert "files are kept by ctr alone" in cli(*words, made / "report.html").err
+    assert "files only ctr may write" in cli(*words, made / "report.html").err
     monkeypatch.setitem(sys.modules, "jinja2", None)
     done = cli(*words, tmp_path / "report.html")
     assert done.code == 1
