@@ -47,10 +47,8 @@ class _Naming:
 @contextmanager
 def naming_options() -> Iterator[None]:
     """In the `with` block, messages name settings as options, for the command line."""
-    before, _Naming.as_options = (
-        _Naming.as_options,
-        True,
-    )  # for the whole process, as any thread may raise errors
+    # Of the whole process, as any thread may raise errors.
+    before, _Naming.as_options = _Naming.as_options, True
     try:
         yield
     finally:

@@ -160,12 +160,10 @@ def _figures(models: Mapping[str, EvaluatedModel]) -> list[dict[str, str | None]
     return [
         {
             "title": title,
-            "picture": plots.picture(draw, values, legend=several or draw is plots.scores)
-            if is_defined
-            else None,
-            "words": words if is_defined else otherwise,
+            "picture": plots.picture(draw, values, legend=several or draw is plots.scores) if ready else None,
+            "words": words if ready else otherwise,
         }
-        for title, draw, values, is_defined, words, otherwise in (
+        for title, draw, values, ready, words, otherwise in (
             ("ROC curve", plots.roc, facts, ranked, _ROC, _ONE_LABEL),
             ("Precision and recall", plots.precision_recall, facts, ranked, _PRECISION_RECALL, _ONE_LABEL),
             ("Reliability", plots.reliability, facts, True, _RELIABILITY, ""),

@@ -116,7 +116,7 @@ def test_features_that_share_a_slot_are_all_named() -> None:
     assert largest(table, 2)["slot"].to_pylist() == [5, 7]
     assert largest(table, 9, field="b")["slot"].to_pylist() == [7]
     assert largest(table, 9, negative=True)["slot"].to_pylist() == [5]
-    with pytest.raises(DataError, match="known to be one of 'c'"):
+    with pytest.raises(DataError, match="known to be of 'c'"):
         largest(table, 9, field="c")
     none = weight_table(slots[:0], weights[:0], names, bias=True)
     assert none.num_rows == 0
