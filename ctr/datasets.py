@@ -120,7 +120,7 @@ def sparse(rows: int = ROWS) -> SparseDataset:
 
 def _positive(rows: int) -> int:
     if rows < 1:
-        raise DataError(f"a data set of {rows} rows: rows start at 1.")
+        raise DataError(f"a data set of {rows} rows: give a number of at least 1.")
     return rows
 
 
