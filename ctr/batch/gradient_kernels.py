@@ -1,8 +1,9 @@
 """Numba loops over examples by rows and by coordinates: margins, losses and their derivatives.
 
-Margins walk the examples row by row and gather weights, gradients coordinate by coordinate and gather
-residuals. So no two threads write to one place, and every sum has its order whatever the number of threads.
-Each kernel works on the rows, or coordinates, from `first` to `last`, and writes only those of `out`.
+Margins are computed row by row and gather weights, gradients coordinate by coordinate and gather residuals.
+So no two threads write to the same place, and the order of every sum does not depend on the number of
+threads. Each kernel processes the rows, or coordinates, from `first` to `last`, and writes only these in
+`out`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def by_coordinate(
 ) -> None:
     """List the rows, and values, of each coordinate from `first` to `last`: a counting sort.
 
-    `free` int64[u] is where the next row of each coordinate goes.
+    `free` int64[u] is the place for the next row of each coordinate.
     """
     for e in range(indptr.size - 1):
         for k in range(indptr[e], indptr[e + 1]):
@@ -72,7 +73,7 @@ def losses_of(
     slopes: Float64,
     curvatures: Float64,
 ) -> float:
-    """The sum of the rows' log losses; their derivatives, the first and the second, by the margin."""
+    """The sum of the rows' log losses; writes their first and second derivatives by the margin."""
     total = 0.0
     for e in range(first, last):
         m, y = margins[e], np.float64(labels[e])
@@ -122,7 +123,7 @@ def gradients_of(
     last: int,
     out: Float64,
 ) -> None:
-    """The derivative by each coordinate: `scale` times that by its weight, plus that of its L2 penalty."""
+    """The derivative by each coordinate: `scale` times the one by its weight, plus that of its L2 penalty."""
     for j in range(first, last):
         g = 0.0
         for k in range(starts[j], starts[j + 1]):

@@ -1,10 +1,10 @@
 """Numba loops over the coordinates of a minimisation: L-BFGS's memory of its steps, and OWL-QN's orthants.
 
-`vectors` float32[2 * most, u] holds steps and changes of the gradient: half of what float64 takes to read.
-The products are exact to what is stored. Sums run over blocks of coordinates, each in its order.
+`vectors` float32[2 * most, u] holds steps and changes of the gradient, which takes half as long to read as
+float64. Products of the stored numbers are in float64. Sums run over blocks of coordinates in a fixed order.
 
 OWL-QN: Andrew, Gao, "Scalable Training of L1-Regularized Log-Linear Models" (ICML 2007), section 3. `l1`
-float64[u] is the penalty of each coordinate; one without a penalty is left as it is.
+float64[u] is the penalty of each coordinate; coordinates without a penalty are not constrained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STRIPE = 8_192  # coordinates of three vectors that stay in the first-level cac
 def remember(
     x0: Float64, x: Float64, g0: Float64, g: Float64, first: int, last: int, s: Float32, y: Float32
 ) -> None:
-    """The step from `x0` to `x`, and the change of the gradient."""
+    """Write the step from `x0` to `x`, and the change of the gradient."""
     for j in range(first, last):
         s[j] = np.float32(x[j] - x0[j])
         y[j] = np.float32(g[j] - g0[j])
@@ -67,7 +67,7 @@ def combine(
     last: int,
     out: Float64,
 ) -> None:
-    """The sum of the used vectors times their factors, and of `g` times `of_g`."""
+    """Write the sum of the used vectors times their factors, and of `g` times `of_g`, to `out`."""
     for begin in range(first, last, _STRIPE):
         end = min(begin + _STRIPE, last)
         for j in range(begin, end):
@@ -80,9 +80,9 @@ def combine(
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def steepest(g: Float64, l1: Float64, x: Float64, first: int, last: int, out: Float64) -> float:
-    """The pseudo-gradient, of steepest ascent with the penalties, into `out`; return the sum of its squares.
+    """Write the pseudo-gradient, with the penalties, to `out`; returns its squared norm.
 
-    At 0 a weight stays while the losses' derivative is at most the penalty.
+    It is 0 for a weight of 0 while the derivative of the losses is at most the penalty.
     """
     squares = 0.0
     for j in range(first, last):
@@ -96,7 +96,7 @@ def steepest(g: Float64, l1: Float64, x: Float64, first: int, last: int, out: Fl
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def align(d: Float64, pg: Float64, l1: Float64, first: int, last: int) -> float:
-    """Set to 0 what of a direction does not descend alone; return its product with the pseudo-gradient."""
+    """Zero the components of a direction that do not descend; its product with the pseudo-gradient."""
     product = 0.0
     for j in range(first, last):
         if l1[j] > 0 and d[j] * pg[j] >= 0:
@@ -109,9 +109,9 @@ def align(d: Float64, pg: Float64, l1: Float64, first: int, last: int) -> float:
 def step(
     x: Float64, d: Float64, pg: Float64, l1: Float64, t: float, first: int, last: int, out: Float64
 ) -> float:
-    """`x + t * d` within the orthant of `x`: a coordinate that would change its sign becomes 0.
+    """Write `x + t * d` within the orthant of `x` to `out`: a coordinate that would change sign becomes 0.
 
-    The sign of one that is 0 is that of its descent. Returns what the pseudo-gradient promises of the step.
+    A coordinate that is 0 has the sign of its descent. Returns the change that the pseudo-gradient predicts.
     """
     promised = 0.0
     for j in range(first, last):

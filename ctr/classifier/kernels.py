@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from ctr.jit import njit
 
 _AT_ONCE = 4096
-"""Numbers per inner loop: a loop that can end early is not vectorised."""
+"""Numbers per inner loop, which is vectorised as it cannot end early."""
 
 
 @njit(nogil=True, cache=True)
 def all_ones(numbers: NDArray[np.floating]) -> bool:
-    """Whether each of `numbers` is 1, so that all are finite, too."""
+    """True if each of `numbers` is 1, and so finite."""
     for first in range(0, numbers.size, _AT_ONCE):
         others = 0
         for number in numbers[first : first + _AT_ONCE]:
@@ -29,7 +29,7 @@ def all_ones(numbers: NDArray[np.floating]) -> bool:
 def append_to_rows(
     ends: NDArray[np.signedinteger], items: NDArray[Any], last: Any, out: NDArray[Any]
 ) -> None:
-    """Copy rows, `items[ends[r] : ends[r + 1]]` and so on, to `out`, each with `last` at its end."""
+    """Copy rows `items[ends[r] : ends[r + 1]]` to `out`, each with `last` appended."""
     for r in range(ends.size - 1):
         row = items[ends[r] : ends[r + 1]]
         first = ends[r] - ends[0] + r

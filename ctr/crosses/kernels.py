@@ -1,7 +1,7 @@
-"""The loops of the search for crosses: what a cross brings on top of frozen margins, row by row.
+"""The loops of the search for crosses: the gain of a cross on top of frozen margins, row by row.
 
-Optimizer: FTRL-Proximal as in `ctr.learn`, without an L1 penalty; symbols as there. A row is
-predicted before it is learnt, so every gain is one in progressive log loss.
+The optimizer is FTRL-Proximal as in `ctr.optimizers`, without an L1 penalty, with the same symbols. A row is
+predicted before it is learnt, so gains are in progressive log loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ONE = np.float32(1)
 
 @njit(nogil=True, cache=True, fastmath=FAST_MATH, error_model="numpy")
 def odds_against(margins: NDArray[np.float32], labels: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """`exp(-margin)` of rows with a click and `exp(margin)` of the others: log1p of it is the row's loss."""
+    """Write `exp(-margin)` for rows with a click, else `exp(margin)`; its log1p is the row's loss."""
     for i in range(out.size):
         out[i] = np.exp(margins[i] * (_ONE - np.float32(2) * labels[i]))
 
@@ -38,11 +38,11 @@ def score_cross(
     l2: np.float32,
     table: NDArray[np.float32],
 ) -> tuple[float, float]:
-    """The gain in nats of the cross of two columns over frozen margins, and the sum of its rows' squares.
+    """The gain in nats of the cross of two columns over frozen margins, and the sum of squares over rows.
 
-    `first` and `second` uint32[n] are values by number, 0 where there is none: such a row has no cross.
-    Cell `first * stride + second` of `table` float32[..., 2] holds the state; with a `shift` above 0, the
-    cell is the upper `64 - shift` bits of that number's multiplicative hash. `odds`: see `odds_against`.
+    `first` and `second` uint32[n] are numbered values; a row with a 0 has no cross. Cell
+    `first * stride + second` of `table` float32[..., 2] holds the state; with a `shift` above 0, the cell is
+    the upper `64 - shift` bits of the multiplicative hash of that number. `odds`: see `odds_against`.
     """
     table[:] = 0
     rate = _ONE / alpha
@@ -85,10 +85,10 @@ def append_features(
     to_indices: NDArray[np.uint32],
     to_values: NDArray[np.float32] | None,
 ) -> None:
-    """Copies rows, with the features of crosses behind those that they had.
+    """Copy rows, and append the features of crosses to them.
 
-    `columns` uint32[n, crosses] are the crosses' values by number, 0 where there is none; value `v` of cross
-    `c` is the feature `starts[c] + v`, and its value 1.
+    `columns` uint32[n, crosses] are the numbered values of crosses, 0 for none; value `v` of cross `c` is the
+    feature `starts[c] + v` with the value 1.
     """
     end = 0
     to_indptr[0] = 0

@@ -1,4 +1,4 @@
-"""How kernels are compiled: Numba's `njit` with a cache of our own, and what a user sees meanwhile."""
+"""The compilation of kernels: Numba's `njit` with our own cache, and what the user sees meanwhile."""
 
 from typing import TYPE_CHECKING
 

@@ -1,12 +1,12 @@
-"""`njit`: Numba's, for our kernels, with a cache on disk that knows all of their sources.
+"""`njit`: Numba's `njit` for our kernels, with a cache on disk that depends on all kernel sources.
 
-Numba compares a cached kernel with the file that it was written in, not with the files of the kernels that it
-calls. After an update such a caller would go on computing the old result: hash to other slots, for instance,
-than the kernels compiled afresh. Here a digest of every kernel source is part of the cache's path.
+Numba compares a cached kernel with its own source file, but not with the files of the kernels that it calls.
+After an update, such a caller would still give the old result, and for instance hash to other slots than
+kernels that were compiled again. Here a digest of all kernel sources is part of the cache's path.
 
-And what is in the cache is loaded as machine code, without all that only compiling needs, which takes longer
-than the kernels. What is not, one process compiles while others that need it wait. Numba would compile it in
-each of them, and could file what one has compiled under the signature of another.
+Cached kernels are loaded as machine code, without what only compiling needs, which takes longer to load than
+the kernels. A kernel that is not in the cache is compiled by one process while others wait for it. Numba
+would compile it in each of them, and could store one kernel under the signature of another.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from ctr.jit.compilation import COMPILATION
 from ctr.jit.library import kernel_libraries
 
 FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
-"""What LLVM may do to float arithmetic where a kernel asks for it: reorder sums, fuse multiply-adds, multiply
-by reciprocals. Never the flags that assume NaN and infinity away: a poisoned weight has to stay visible."""
+"""What LLVM may do to float arithmetic if a kernel allows it: reorder sums, fuse multiply-adds, multiply by
+reciprocals. Never the flags that assume no NaN or infinity: a broken weight must stay visible."""
 
 _BASELINE = "x86-64-v3", ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 """A processor that LLVM knows, and what a processor needs to run code for it, as those since 2013 do."""
 
 SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py", "row_status.py")
-"""How the names of all modules end that hold kernels, or what kernels are made of."""
+"""The endings of the names of modules with kernels, or with parts of them."""
 _KEEP_S = 24 * 3600
-"""A folder of other sources stays for this long after its last kernel: another process may run on them."""
+"""How long a folder of other sources stays after its last kernel: a running process may still need it."""
 _PATIENCE_S = 120
-"""For so long another process may compile a kernel that is waited for."""
+"""How long to wait for another process that compiles a kernel."""
 
 
 def _compile_for_baseline() -> None:
@@ -67,30 +67,30 @@ def _compile_for_baseline() -> None:
 _compile_for_baseline()
 
 _writable: set[str] = set()
-"""Folders that have been found to be."""
+"""Folders that are known to be writable."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def njit(*, cache: bool = False, borrows: bool = False, **options: Any) -> Callable[[_Function], _Function]:
-    """`numba.njit`, with our cache if it is to be cached.
+    """`numba.njit`, with our cache if `cache` is true.
 
-    `borrows`: the kernel makes no arrays, and returns none, but uses those that its caller keeps, so that no
-    references have to be counted. Numba counts them at each call of a kernel by another, atomically: without
-    that, the scanner of JSON lines, whose kernels call one another for each value, takes a quarter of the
-    time (0.29 ms became 0.08 for 100 rows of Criteo).
+    `borrows`: the kernel neither creates nor returns arrays, but uses those of its caller, so that references
+    need not be counted. Numba counts them atomically at each call of a kernel by another. Without that, the
+    scanner of JSON lines, whose kernels call one another for each value, takes a quarter of the time (0.08
+    instead of 0.29 ms for 100 rows of Criteo).
     """
     if borrows:
         options["_nrt"] = False
 
     def compiled(function: _Function) -> _Function:
         kernel = numba.njit(**options)(function)
-        if cache and kernel is not function:  # as it is with NUMBA_DISABLE_JIT
+        if cache and kernel is not function:  # they are the same with NUMBA_DISABLE_JIT
             if not function.__code__.co_filename.endswith(SOURCE_NAMES):
                 raise ValueError(f"{function.__module__} holds kernels: name it `kernels` or `..._kernels`")
             kernel._cache = _KernelCache(function)
             kernel.compile = kernel._cache.ends_with(kernel.compile)
-            # Before the first call Numba looks for extensions in all installed packages, 25 ms, and once more
-            # before it compiles. What is compiled already needs none.
+            # Numba searches all installed packages for extensions before the first call, which takes 25 ms,
+            # and again before it compiles. A compiled kernel needs no extensions.
             kernel._compilation_chain_init_hook = _nothing
             _call_as_part(kernel, options)
         return kernel  # type: ignore[no-any-return]
@@ -99,11 +99,11 @@ def njit(*, cache: bool = False, borrows: bool = False, **options: Any) -> Calla
 
 
 def _call_as_part(kernel: Any, options: Mapping[str, Any]) -> None:
-    """Have kernels that call this one get it as a part of theirs: neither wrapped for Python nor cached."""
+    """Make this kernel a part of kernels that call it, neither wrapped for Python nor cached."""
     parts: list[Any] = []
 
     def part() -> Any:
-        if not parts:  # few kernels are called by others that are to be compiled
+        if not parts:  # created on demand, as few kernels are called by others that have to be compiled
             bare: Any = {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
             parts.append(numba.njit(**bare)(kernel.py_func))
         return parts[0]
@@ -113,18 +113,18 @@ def _call_as_part(kernel: Any, options: Mapping[str, Any]) -> None:
 
 
 def _nothing() -> None:
-    """What a kernel does before its first call."""
+    """In place of what Numba does before a kernel's first call."""
 
 
 def intrinsic(code: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
-    """Instructions of LLVM for kernels, in plain Python where kernels are (`NUMBA_DISABLE_JIT=1`)."""
+    """LLVM instructions for kernels; with `NUMBA_DISABLE_JIT=1` the function `in_python` instead."""
     disabled: bool = numba.config.DISABLE_JIT  # type: ignore[attr-defined,unused-ignore]  # set from outside
     return in_python if disabled else numba.extending.intrinsic(code)
 
 
 @cache
 def kernel_digest() -> str:
-    """16 hex digits that are the same only for the same sources of all kernels."""
+    """16 hex digits that identify the sources of all kernels."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # has options of all kernels
     for name in ("library.py", "packing.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
@@ -139,21 +139,21 @@ def kernel_digest() -> str:
 
 
 def _folder_name() -> str:
-    """Of the folder for kernels compiled from the sources as they are now."""
+    """The name of the folder for kernels compiled from the current sources."""
     return f"kernels-{kernel_digest()}"
 
 
 @cache
 def _remove_outdated(parent: str) -> None:
-    """Remove folders of other sources from `parent`, except what a running process may still need."""
-    with suppress(OSError):  # a folder that cannot be read, or another process that does the same
+    """Remove folders of other sources from `parent`, except those that a running process may still need."""
+    with suppress(OSError):  # an unreadable folder, or another process that does the same
         for folder in Path(parent).glob("kernels-*"):
             if folder.name != _folder_name() and time.time() - folder.stat().st_mtime > _KEEP_S:
                 shutil.rmtree(folder)
 
 
 class _ByDigest:
-    """Puts a locator's cache into a folder that is named after the sources."""
+    """Puts a locator's cache into a folder named after the digest of the sources."""
 
     def get_cache_path(self) -> str:
         parent: str = super().get_cache_path()  # type: ignore[misc]
@@ -168,7 +168,7 @@ class _ByDigest:
 
 
 class UserProvided(_ByDigest, caching.UserProvidedCacheLocator):
-    """In `NUMBA_CACHE_DIR`, which may be read-only once kernels are in it, as in an image."""
+    """A cache in `NUMBA_CACHE_DIR`, which may be read-only once it has kernels, as in an image."""
 
     def ensure_cache_path(self) -> None:
         try:
@@ -179,31 +179,31 @@ class UserProvided(_ByDigest, caching.UserProvidedCacheLocator):
 
 
 class InTree(_ByDigest, caching.InTreeCacheLocator):
-    """In `__pycache__` beside the source."""
+    """A cache in `__pycache__` beside the source."""
 
 
 class UserWide(_ByDigest, caching.UserWideCacheLocator):
-    """In the user's cache folder, where the others cannot be written to."""
+    """A cache in the user's cache folder, if the other folders are not writable."""
 
 
 class _Placed(caching.CompileResultCacheImpl):
-    """Numba's, in our places."""
+    """Numba's cache, in our folders."""
 
     _locator_classes = [UserProvided, InTree, UserWide]  # noqa: RUF012  (as Numba declares it)
 
 
 @cache
 def _link_runtime() -> None:
-    """Let LLVM know the C functions of Numba's runtime, which all that what is compiled already needs of it.
+    """Register the C functions of Numba's runtime with LLVM, which are all that compiled kernels need of it.
 
-    `rtsys.initialize` would compile others for inlining, 20 ms, and does as soon as something is compiled.
+    `rtsys.initialize` also compiles functions for inlining, 20 ms, which only happens before compiling here.
     """
     for name, address in _nrt_python.c_helpers.items():
         binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 class _KernelCache(caching.FunctionCache):
-    """Numba's, except that what is in it is loaded without what only compiling needs."""
+    """Numba's cache, which loads kernels without what only compiling needs."""
 
     _impl_class = _Placed
     _locked: int | None = None
@@ -214,10 +214,10 @@ class _KernelCache(caching.FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._is_compiling = False
-        self._is_open = False  # until the first call: of the kernels that a command imports it calls few
+        self._is_open = False  # until the first call, as a command calls few of the kernels that it imports
 
     def open(self) -> None:
-        """Find its place on disk."""
+        """Find the cache on disk."""
         if not self._is_open:
             super().__init__(self._function)  # type: ignore[no-untyped-call]
             self._is_open = True
@@ -240,28 +240,28 @@ class _KernelCache(caching.FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         self.open()
-        # Numba first loads all that it could compile, and SciPy for that, and once more when it compiles.
+        # Numba would first load everything that it needs to compile, even SciPy. It does so before compiling.
         _link_runtime()
         with self._guard_against_spurious_io_errors():
             overload = self._load_overload(sig, target_context)
             if overload is None:
                 self._begin()
-                if self._lock():  # and then it may have been compiled
+                if self._lock():  # another process may have compiled it meanwhile
                     overload = self._load_overload(sig, target_context)
             return overload
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-        except OSError as error:  # the kernel is compiled, and the next process compiles it again
+        except OSError as error:  # the kernel can be used, and the next process will compile it again
             if error.errno not in (errno.EROFS, errno.EACCES):
                 raise
 
     def ends_with(self, compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`compile_kernel`, which looks into this cache first, with an end to what the cache then begins."""
+        """`compile_kernel`, which first asks this cache, and afterwards ends what the cache began."""
 
         def compile_and_end(signature: Any) -> Any:
-            with global_compiler_lock:  # as it does itself: no other thread may begin before the end
+            with global_compiler_lock:  # as `compile_kernel` does: no other thread may begin before the end
                 try:
                     with kernel_libraries():
                         return compile_kernel(signature)
@@ -282,9 +282,9 @@ class _KernelCache(caching.FunctionCache):
             COMPILATION.end()
 
     def _lock(self) -> bool:
-        """Keep other processes from compiling this kernel until `_unlock`; False where that is impossible."""
+        """Keep other processes from compiling this kernel until `_unlock`; False if that is impossible."""
         deadline = time.monotonic() + _PATIENCE_S
-        with suppress(OSError):  # a folder that cannot be written to, or a file system without locks
+        with suppress(OSError):  # a folder that is not writable, or a file system without locks
             file = os.open(f"{self._cache_path}/{self._impl.filename_base}.lock", os.O_RDWR | os.O_CREAT)
             while self._locked is None:
                 try:

@@ -1,8 +1,8 @@
-"""`KernelLibrary`: how what Numba makes of a kernel becomes machine code, or part of another kernel.
+"""`KernelLibrary`: turns Numba's code for a kernel into machine code, or into a part of another kernel.
 
-Numba optimises each function by itself with all that it calls, and writes machine code for it, before its
-caller gets all of that to optimise once more. Here a function that other kernels call stays as it was written
-until LLVM sees a whole kernel, once: the first `ctr train` compiles in 0.65 of the time.
+Numba optimises each function with everything that it calls, and generates machine code for it, before its
+caller optimises all of it again. Here a function that other kernels call is not optimised until LLVM gets the
+whole kernel, once: the first `ctr train` compiles in 0.65 of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.core.registry import cpu_target
 
 @contextmanager
 def kernel_libraries() -> Iterator[None]:
-    """What Numba compiles or loads is in a `KernelLibrary`. The caller holds Numba's lock."""
+    """Make Numba compile and load into a `KernelLibrary`. The caller holds Numba's lock."""
     target: Any = cpu_target.target_context.codegen()
     before, target._library_class = target._library_class, KernelLibrary
     try:
@@ -29,25 +29,25 @@ def kernel_libraries() -> Iterator[None]:
 
 
 class _NoEnvironments:
-    """In place of Numba's code generator, for what is no machine code."""
+    """Replaces Numba's code generator for functions without machine code."""
 
     @staticmethod
     def set_env(name: str, environment: Any) -> None:
-        """There is nothing that would need one."""
+        """Do nothing, as there is no machine code that needs an environment."""
 
 
 class KernelLibrary(codegen.JITCodeLibrary):
-    """Some functions, which become machine code when one of them is to be called from Python."""
+    """Functions that become machine code once Python calls one of them."""
 
     _codegen: Any
     _is_machine_code = False
 
     def add_linking_library(self, library: Any) -> None:
-        """Has functions that these call."""
+        """Add a library with functions that these call."""
         self._linking_libraries.append(library)
 
     def finalize(self) -> None:
-        """Nothing else comes to these functions."""
+        """Record that the library is complete."""
         self._finalized = True
 
     @property
@@ -55,7 +55,7 @@ class KernelLibrary(codegen.JITCodeLibrary):
         return self._codegen if self._is_machine_code else _NoEnvironments
 
     def get_pointer_to_function(self, name: str) -> Any:
-        """Of one that Python calls; 0 if there is no such function."""
+        """The address of a function that Python calls; 0 if there is no such function."""
         if not self._is_machine_code:
             if not any(
                 each.name == name and not each.is_declaration for each in self._final_module.functions
@@ -65,16 +65,18 @@ class KernelLibrary(codegen.JITCodeLibrary):
         return self._codegen._engine.get_function_address(name)
 
     def serialize_using_object_code(self) -> Any:
-        """For the cache: the machine code alone, as kernels that call this one have a part of their own."""
+        """The machine code alone, for the cache, as kernels that call this one have a part of their own."""
         return self.name, "object", self._get_compiled_object()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _unserialize(cls, target: Any, state: Any) -> Any:
-        """From the cache. Numba would have LLVM compile an empty module and hand it the machine code then,
-        1.2 ms for each kernel instead of 0.15."""
+        """The library of cached machine code.
+
+        Numba would let LLVM compile an empty module, and then replace its code, in 1.2 instead of 0.15 ms.
+        """
         name, _, machine_code = state
         library = cls.__new__(cls)
-        codegen.CodeLibrary.__init__(library, target, name)  # and no other, which would make that module
+        codegen.CodeLibrary.__init__(library, target, name)  # not JITCodeLibrary's, which makes that module
         library._disable_inspection = library._finalized = library._is_machine_code = True
         engine = target._engine._ee
         engine.add_object_file(binding.ObjectFileRef.from_data(machine_code))
@@ -92,14 +94,14 @@ class KernelLibrary(codegen.JITCodeLibrary):
                 self._codegen.set_env(variable.name, environment)
 
     def _get_module_for_linking(self) -> Any:
-        """For libraries of another class: with all that is called."""
+        """The module for libraries of another class, with all functions that these call."""
         module = self._part().clone()
         self._link(module)
         return module
 
     def _link(self, module: Any) -> None:
-        """Put all that these functions call into a module that has them."""
-        # LLVM takes what is called already, so that those that call others come first.
+        """Link everything that these functions call into a module that has them."""
+        # LLVM only links what is already called, so callers come first.
         for library in reversed(self._called({self})[:-1]):
             part = (
                 library._part() if isinstance(library, KernelLibrary) else library._get_module_for_linking()
@@ -107,7 +109,7 @@ class KernelLibrary(codegen.JITCodeLibrary):
             module.link_in(part, preserve=True)
 
     def _called(self, known: set[Any]) -> list[Any]:
-        """Those that are not known yet, directly called or not, and this one: each behind those it calls."""
+        """The libraries called, even indirectly, except `known` ones, and this one: callees first."""
         called = []
         for library in self._linking_libraries:
             if library not in known:
@@ -116,7 +118,7 @@ class KernelLibrary(codegen.JITCodeLibrary):
         return [*called, self]
 
     def _part(self) -> Any:
-        """These functions alone, to be linked where they are called."""
+        """The module of these functions alone, to be linked into their callers."""
         for function in self._final_module.functions:
             if not function.is_declaration and function.linkage == binding.Linkage.external:
                 function.linkage = "linkonce_odr"

@@ -23,11 +23,11 @@ def leave_out(
     probability: np.float64,
     delta: NDArray[np.float32],
 ) -> tuple[int, int]:
-    """Sets rows of `delta`, float32[u, width], to zeros, where a slot was drawn for and lost.
+    """Zero the rows of `delta`, float32[u, width], whose slots are not admitted.
 
-    That is done for slots that occur once in the chunk and whose state `before`, float32[u, width], is all
-    zeros. Each wins with this `probability`, by random bits that belong to the `seed`, the chunk's `number`
-    and the slot. Returns how many slots were drawn for, and how many of them lost.
+    Slots that occur once in the chunk and whose state `before`, float32[u, width], is all zeros are admitted
+    with this `probability`, by random bits that depend on the `seed`, the chunk's `number` and the slot.
+    Returns the number of these slots, and how many of them were not admitted.
     """
     bits = mix(seed, number)
     drawn = left_out = 0
@@ -55,9 +55,9 @@ def draw(
     rate: np.float64,
     keep: NDArray[np.bool_],
 ) -> None:
-    """Sets which rows to keep: every click, and others with probability `rate`.
+    """Write to `keep` which rows to keep: every click, and others with probability `rate`.
 
-    Row `i` is drawn for by the random bits at place `first + i` of the sequence `key`.
+    The random bits of row `i` are those at place `first + i` of the sequence `key`.
     """
     for i in range(labels.size):
         chance = np.float64(mix(key, first + np.uint64(i)) >> np.uint64(11)) * _UNIT

@@ -1,4 +1,4 @@
-"""Weights by slot: from an array with a place for every slot, or from a hash index."""
+"""Weights by slot, from a dense array or from a hash index."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from ctr.jit import njit
 
 _U1 = np.uint64(1)
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative hashing: slots may follow one another
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplicative hashing, as slots may be consecutive
 
 
 @njit(nogil=True, cache=True, borrows=True)
 def dense_weights(table: NDArray[np.float32], slots: NDArray[Any], out: NDArray[np.float32]) -> None:
-    """The weights of slots into `out`; those beyond the table have none."""
+    """Write the weights of slots to `out`; 0 for slots beyond the table."""
     size = np.uint64(table.size)
     for k in range(slots.size):
         slot = np.uint64(slots[k])
@@ -35,7 +35,7 @@ def fill_index(
     keys: NDArray[np.uint64],
     values: NDArray[np.float32],
 ) -> None:
-    """Puts weights into an index of 2**(64 - shift) places, more than there are slots, as slot + 1."""
+    """Fill an index of 2**(64 - shift) places, more than slots; the key of a slot is slot + 1."""
     last = np.uint64(keys.size - 1)
     for k in range(slots.size):
         slot = np.uint64(slots[k])
@@ -53,7 +53,7 @@ def indexed_weights(
     slots: NDArray[Any],
     out: NDArray[np.float32],
 ) -> None:
-    """The weights of slots into `out`, from what `fill_index` filled; 0 where there is none."""
+    """Write the weights of slots to `out`, from an index of `fill_index`; 0 for slots without a weight."""
     last = np.uint64(keys.size - 1)
     for k in range(slots.size):
         slot = np.uint64(slots[k])
@@ -65,7 +65,7 @@ def indexed_weights(
 
 @njit(nogil=True, cache=True, borrows=True)
 def add_to_table(packed: NDArray[np.int64], slots: NDArray[Any], increments: NDArray[np.int64]) -> None:
-    """Adds to the packed accumulators of slots, of which some may come repeatedly."""
+    """Add to the packed accumulators of slots, which may repeat."""
     for k in range(slots.size):
         packed[np.uint64(slots[k])] += increments[k]
 
@@ -79,9 +79,9 @@ def add_to_index(
     increments: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> int:
-    """The same in an index, as `fill_index` makes it; writes where each slot is; how many are new.
+    """Add to packed accumulators in an index of `fill_index`, which must have space for all slots.
 
-    There has to be room for all of them.
+    Writes the place of each slot to `places`; returns the number of new slots.
     """
     last, new = np.uint64(keys.size - 1), 0
     for k in range(slots.size):

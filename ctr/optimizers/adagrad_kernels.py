@@ -1,11 +1,11 @@
 """AdaGrad loops over one chunk's local state.
 
 Method: Duchi, Hazan, Singer, "Adaptive Subgradient Methods for Online Learning and Stochastic Optimization"
-(JMLR 2011), composite mirror descent with diagonal matrices, section 5.1 for L1. Symbols as there, but `n`
-for the sum of squared gradients, which includes that of the step.
+(JMLR 2011), composite mirror descent with diagonal matrices, section 5.1 for L1. Symbols are as there, except
+for `n`, the sum of squared gradients, which includes the gradient of the step.
 
-Scratch rows, `error_model="numpy"`, and what becomes of a slot that occurs twice in an example are as in
-FTRL's kernels; the dither is that of `state_kernels.py`.
+Scratch rows, `error_model="numpy"`, and slots that occur twice in an example are handled as in FTRL's
+kernels; the dither is explained in `state_kernels.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def train(
     from `penalised` on. `scratch` is float32[1, 2 * longest example]; the rest is as in FTRL's `train`.
     """
     one, zero = np.float32(1), np.float32(0)
-    wn = scratch[0]  # w and n in turns
+    wn = scratch[0]  # w and n alternating
     penalties = l1 > 0 or l2 > 0
     for e in range(labels.size):
         first = indptr[e]
@@ -73,7 +73,7 @@ def train(
                 most = eta * l1 if local[j] >= penalised else zero
                 shrink = eta * l2 if local[j] >= penalised else zero
                 kept = w - eta * g
-                # From the step, not from the new weight: that would be rounded, and the dither of no use.
+                # From the step, not from the new weight, whose rounding would make the dither useless.
                 moved = (min(max(-kept, -most), most) - eta * g - shrink * w) / (one + shrink) + rounding
                 wn[2 * j] = -w if abs(kept) <= most else moved
             else:
@@ -92,8 +92,8 @@ def filter_updates(
 ) -> None:
     """Which slots' updates are worth pushing: 0 for those that are, 1 if too small, 2 if zero stays zero.
 
-    As FTRL's: an update is small if the others lose less than `least` nats by the old weight, about
-    `(n - n0) (w - w0)**2 / 2`.
+    As in FTRL's kernel, an update is small if the other workers lose less than `least` nats with the old
+    weight, about `(n - n0) (w - w0)**2 / 2`.
     """
     for j in range(seen.shape[0]):
         moved = mine[j, 0] - seen[j, 0]

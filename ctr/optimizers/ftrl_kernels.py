@@ -1,20 +1,20 @@
 """FTRL-Proximal loops over one chunk's local state.
 
 Method: McMahan et al., "Ad Click Prediction: a View from the Trenches" (KDD 2013), algorithm 1.
-Symbols as there: `z`, `n` (sum of squared gradients), `g`, `sigma`, `w`.
+The symbols are the same: `z`, `n` (sum of squared gradients), `g`, `sigma`, `w`.
 
-Per example a kernel gathers the state of its slots into contiguous scratch rows, computes on those
-(there LLVM can vectorise the square roots and divisions) and adds the change back. Computing the
-change in the loop that adds it is 0.92 x as fast; caching `w` beside `z` and `n` to save a square
-root and a division is 0.72 x as fast, because the wider state leaves the L2 cache.
+For each example, a kernel gathers the state of its slots into contiguous scratch rows, computes there (where
+LLVM can vectorise square roots and divisions), and adds the change back. Computing the change in the loop
+that adds it has 0.92 of the speed. Caching `w` beside `z` and `n`, to save a square root and a division, has
+0.72 of the speed, as the larger state does not fit into the L2 cache.
 
-`error_model="numpy"` spares the check of every divisor, which keeps LLVM from vectorising: with it the
-training loop takes 0.66 of the time.
+`error_model="numpy"` omits the check of every divisor, which keeps LLVM from vectorising: the training loop
+takes 0.66 of the time.
 
-All features of an example start from the same state, so a slot that occurs twice in it is two
-features that share one weight: both changes are added.
+All features of an example start from the same state, so a slot that occurs twice counts as two features that
+share one weight: both changes are added.
 
-Sums of `z` are rounded with a dither, see `state_kernels.py`.
+Sums of `z` are rounded with a dither; see `state_kernels.py`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ctr.optimizers.state_kernels import GOLDEN, LAST_PLACE, add_pair, gather_pa
 SCRATCH_ROWS = 3
 
 
-# Without reciprocals for divisions: LLVM takes them in the vectorized part of a loop and not in the rest, so
-# a weight would depend on where its state stands. It is no slower.
+# No reciprocals for divisions: LLVM would use them only in the vectorised part of a loop, so a weight would
+# depend on the position of its state. This is not slower.
 @njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 def weights_of(
     state: NDArray[np.float32],
@@ -39,7 +39,7 @@ def weights_of(
     l2: np.float32,
     out: NDArray[np.float32],
 ) -> None:
-    """The weight of each row `(z, n)` of `state` into `out`."""
+    """Write the weight of each row `(z, n)` of `state` to `out`."""
     rate = np.float32(1) / alpha
     base = beta * rate + l2
     for j in range(state.shape[0]):
@@ -62,10 +62,10 @@ def _predict(
     root: NDArray[np.float32],
     w: NDArray[np.float32],
 ) -> np.float32:
-    """The log-odds of one example, whose state, its roots and weights come into the scratch rows.
+    """The log-odds of one example; writes its state, roots and weights to the scratch rows.
 
-    Inlined so, the training loop is as fast as in one piece; as a plain call, with `local.size` for `m`, or
-    with the other half of the loop here it takes 1.1 to 1.2 of the time.
+    Inlined like this, the training loop is as fast as a single function. As a plain call, with `local.size`
+    for `m`, or with the other half of the loop in here, it takes 1.1 to 1.2 of the time.
     """
     gather_pairs(state, indices, first, m, zn)
     margin = np.float32(0)
@@ -76,7 +76,7 @@ def _predict(
         if values is None:
             margin += w[j]
     if values is not None:
-        own = values[first : first + m]  # a slice: see `gather_pairs`; without, it takes 1.2 of the time
+        own = values[first : first + m]  # a slice: see `gather_pairs`; without it, 1.2 of the time
         for j in range(m):
             margin += w[j] * own[j]
     return margin
@@ -101,15 +101,15 @@ def train(
 ) -> None:
     """One pass of sequential FTRL over a chunk: predict, then learn, example by example.
 
-    `state` float32[u, 2] is trained in place, `margins` float32[n] receives the log-odds of each example
-    from before it was learnt, `scratch` float32[3, 2 * longest example] is overwritten. An example's gradient
-    counts as that of `copies` equal examples at the same state. `dither` is where the sequence starts that
-    decides how sums are rounded. `values` and `weights` may be None: Numba compiles their branches away.
+    `state` float32[u, 2] is trained in place. `margins` float32[n] receives the log-odds of each example
+    before it is learnt. `scratch` float32[3, 2 * longest example] is overwritten. An example's gradient
+    counts as that of `copies` equal examples at the same state. `dither` is the start of the sequence by
+    which sums are rounded. `values` and `weights` may be None: Numba compiles their branches away.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2
     one = np.float32(1)
-    zn, root, w = scratch[0], scratch[1], scratch[2]  # z and n in turns
+    zn, root, w = scratch[0], scratch[1], scratch[2]  # zn: z and n alternating
     for e in range(labels.size):
         first = indptr[e]
         m = indptr[e + 1] - first
@@ -155,11 +155,11 @@ def filter_updates(
 ) -> None:
     """Which slots' updates are worth pushing: 0 for those that are, 1 if too small, 2 if zero stays zero.
 
-    `seen` float32[u, 2] is the state that the others know of, `mine` the one with the updates in it. What
-    the others lose by the old weight is about `(w - w0)**2 / 2` times the curvature of the loss, which
-    the sum of squared gradients estimates (it is Fisher's information): `(n - n0) (w - w0)**2 / 2` nats on as
-    many examples as this worker had. An update is small below `least`. `zeros` asks for the 2s: where
-    `|z| <= l1` before and after.
+    `seen` float32[u, 2] is the state that other workers see, `mine` the one with the updates. The loss of
+    other workers with the old weight is about `(w - w0)**2 / 2` times the curvature of the loss. The sum of
+    squared gradients estimates this curvature (it is the Fisher information), so on as many examples as this
+    worker had, the loss is `(n - n0) (w - w0)**2 / 2` nats. An update is small if this is below `least`.
+    With `zeros`, slots with `|z| <= l1` before and after get a 2.
     """
     rate = np.float32(1) / alpha
     base = beta * rate + l2

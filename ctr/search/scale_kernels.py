@@ -1,4 +1,4 @@
-"""A pass of FTRL over features scaled by field, which also tells what other scales would bring."""
+"""A pass of FTRL over features scaled by field, with the derivatives of its loss by these scales."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def pass_with_scales(
     gradient: NDArray[np.float64],
     curvature: NDArray[np.float64],
 ) -> float:
-    """Learn `n` examples, each predicted before; the sum of their losses, in nats.
+    """Predict and then learn `n` examples, one by one; returns the sum of their losses, in nats.
 
-    `slots`, `fields` and `values` are of each feature: its row of `state` float64[u, 2], which is FTRL's `z`
-    and `n` without penalties; its field id, below `p`; and its value without the scale. Adds to `gradient`
-    float64[p] and `curvature` float64[p, p] the derivatives of that sum by factors of what each field or
-    cross adds to the log-odds.
+    Each feature has an entry in `slots`, its row of `state` float64[u, 2] (FTRL's `z` and `n`, without
+    penalties), in `fields`, its field id below `p`, and in `values`, its value without the scale. Adds to
+    `gradient` float64[p] and `curvature` float64[p, p] the derivatives of the sum of losses by factors of the
+    contribution of each field or cross to the log-odds.
     """
     longest = 0
     for i in range(labels.size):
@@ -62,7 +62,7 @@ def pass_with_scales(
             one = met[a]
             gradient[one] += error * added[one]
             share, row = spread * added[one], curvature[one]
-            for other in range(added.size):  # what is not met is 0: dearer to ask than to add
+            for other in range(added.size):  # absent fields are 0: adding is cheaper than checking
                 row[other] += share * added[other]
         for a in range(k):
             added[met[a]] = 0

@@ -12,7 +12,7 @@ from ctr.jit import njit
 
 NUMBERS, CATEGORIES = 13, 26
 ROW_BYTES = 400
-"""More than any row takes: a label, 13 integers of up to 11 characters, 26 tokens, 40 separators."""
+"""More than the longest row: a label, 13 integers of up to 11 characters, 26 tokens, 40 separators."""
 
 OCTAVE_CELLS = 64
 CELLS = 33 * OCTAVE_CELLS
@@ -24,12 +24,12 @@ MISSING_BUCKET = 511
 """Column of `Columns.effects` for a missing integer; bucket b has column `b - LOWEST_BUCKET`."""
 
 DRIFT_PERIOD = 1 << 22
-"""Rows in which a moving weight comes back to where it was."""
+"""Rows after which a moving weight returns to its start."""
 _LIFE_BITS = np.uint64(20)
-"""A value of a changing column holds its popularity for 2**20 rows, then a new value takes it over."""
+"""A value of a changing column keeps its rank for 2**20 rows; then a new value replaces it."""
 _PHASE_SHIFT = np.uint64(64) - _LIFE_BITS
 _HANDOVER_BITS = np.uint64(7)
-"""It does so gradually: the 11 bits of a draw that u leaves over, times 2**7, spread it over 2**18 rows."""
+"""The change is gradual: the 11 bits of a draw that u does not use, times 2**7, spread it over 2**18 rows."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -43,26 +43,26 @@ _ONE = np.uint64(1)
 
 
 class Columns(NamedTuple):
-    """What `write_rows` draws from: integer columns first, then categories."""
+    """The tables that `write_rows` draws from: integer columns first, then categories."""
 
     missing: NDArray[np.float64]
     """float64[39]: share of empty cells."""
     group: NDArray[np.uint64]
     """uint64[39]: columns of one group share the draw that decides whether they are empty."""
     quantiles: NDArray[np.float64]
-    """float64[39, CELLS + 1]: integer, or rank of the category, at a tail probability; never rising."""
+    """float64[39, CELLS + 1]: integer, or rank of the category, at a tail probability; non-increasing."""
     keys: NDArray[np.uint64]
-    """uint64[39]: what a column's hashes start from."""
+    """uint64[39]: the seeds of the columns' hashes."""
     effects: NDArray[np.float64]
     """float64[13, 512]: weight of an integer's log bucket."""
     strength: NDArray[np.float64]
     """float64[64]: size of the weights of the categories ranked 2**k - 1 to 2**(k + 1) - 2."""
     stable: NDArray[np.uint64]
-    """uint64[26]: from this rank on, new values take over from old ones, and weights move."""
+    """uint64[26]: from this rank on, new values replace old ones, and weights move."""
     pairs: NDArray[np.int64]
-    """int64[interactions, 2]: columns whose values have a weight together, too."""
+    """int64[interactions, 2]: columns whose pairs of values have weights of their own."""
     pair_strength: float
-    """The size of these weights, beside that of a column's own."""
+    """The size of these weights, relative to those of single columns."""
 
 
 @njit(nogil=True, cache=True)
@@ -76,7 +76,7 @@ def mix(x: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def normal(h: np.uint64) -> float:
-    """A number of mean 0 and variance 1 from a hash: four 16-bit uniforms added, so within ±3.47."""
+    """A number of mean 0 and variance 1 from a hash: the sum of four 16-bit uniforms, so within ±3.47."""
     mask = np.uint64(0xFFFF)
     total = (h & mask) + ((h >> np.uint64(16)) & mask) + ((h >> np.uint64(32)) & mask) + (h >> np.uint64(48))
     return (np.float64(np.int64(total)) - 131070.0) * (math.sqrt(3.0) / 65536.0)
@@ -98,7 +98,7 @@ def _uniform(h: np.uint64) -> float:
 def _quantile(table: NDArray[np.float64], u: float) -> float:
     """`table` at the tail probability u, linear within a cell.
 
-    The leading bits of a float are its octave and the place within it: the cell's number, in order.
+    The leading bits of a float are its octave and its place in the octave, which is the cell's number.
     """
     bits = np.float64(max(u, SMALLEST_U)).view(np.uint64)
     cell = np.intp((bits >> np.uint64(46)) - _FIRST_CELL)
@@ -125,7 +125,7 @@ def _write_int(text: NDArray[np.uint8], at: int, value: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _write_token(text: NDArray[np.uint8], at: int, token: np.uint64) -> int:
-    """Write 32 bits as 8 hex digits, lowest first: spread over 8 bytes, all digits made at once."""
+    """Write 32 bits as 8 hex digits, lowest first; all digits are computed at once, spread over 8 bytes."""
     x = (token | (token << np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
     x = (x | (x << np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     x = (x | (x << np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -139,7 +139,7 @@ def _write_token(text: NDArray[np.uint8], at: int, token: np.uint64) -> int:
 
 @njit(nogil=True, cache=True)
 def _bucket(value: int) -> int:
-    """The log bucket of the feature specs: small integers as they are, then by their logarithm squared."""
+    """The log bucket of the feature specs: small integers themselves, larger ones by squared logarithm."""
     return value if value <= 2 else 2 + int(math.log(value) ** 2)
 
 
@@ -147,15 +147,15 @@ def _bucket(value: int) -> int:
 def _category(
     columns: Columns, c: int, row: np.uint64, draw: np.uint64, cosine: float, sine: float
 ) -> tuple[np.uint64, float]:
-    """Token and weight of category column `c` in a row; the weight hangs on token, rank and time alone."""
+    """Token and weight of category column `c` in a row; the weight depends on token, rank and time only."""
     column = NUMBERS + c
     key = columns.keys[column]
     rank = np.uint64(np.int64(_quantile(columns.quantiles[column], _uniform(draw))))
     changing = np.uint64(rank >= columns.stable[c])
-    # No branches below: which way they went would be random, and each wrong guess costs more than the sums.
+    # No branches below: they would be random, and each misprediction costs more than the computation.
     place = mix(key + rank * _GOLDEN)
     handover = (draw & np.uint64(0x7FF)) << _HANDOVER_BITS
-    # Each rank's values change at their own time: `place` shifts it.
+    # The values of each rank change at a time of their own, which `place` shifts.
     holder = ((row + handover + (place >> _PHASE_SHIFT)) >> _LIFE_BITS) * changing
     token = mix(place + holder * _GOLDEN) >> np.uint64(32)
     weight_hash = mix(token + key)
@@ -168,7 +168,7 @@ def _category(
 
 @njit(nogil=True, cache=True)
 def _interactions(columns: Columns, values: NDArray[np.uint64]) -> float:
-    """The sum of the weights that pairs of values have; `values` uint64[39] are hashes, 0 for empty cells."""
+    """The sum of the weights of pairs of values; `values` uint64[39] are hashes, 0 for empty cells."""
     total = 0.0
     for i in range(columns.pairs.shape[0]):
         one, other = values[columns.pairs[i, 0]], values[columns.pairs[i, 1]]
