@@ -40,7 +40,7 @@ FAST_MATH = {"reassoc", "contract", "arcp", "nsz"}
 reciprocals. Never the flags that assume no NaN or infinity: a broken weight must stay visible."""
 
 _BASELINE = "x86-64-v3", ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
-"""A processor that LLVM knows, and what a processor needs to run code for it, as those since 2013 do."""
+"""A processor known to LLVM, and the features that code for it needs, as x86 processors since 2013 have."""
 
 SOURCE_NAMES = ("kernels.py", "byte_masks.py", "hashing.py", "row_status.py")
 """The endings of the names of modules with kernels, or with parts of them."""
@@ -51,10 +51,10 @@ _PATIENCE_S = 120
 
 
 def _compile_for_baseline() -> None:
-    """Have Numba compile for a common processor, if this one fits and nobody has chosen another.
+    """Compile for a common processor, if this one has its features and the user has not chosen another.
 
-    Then results are equal to the bit on all that fit, also in clusters of several kinds, and what one has
-    compiled runs on the others. It costs nothing: what Numba makes of AVX-512 is as fast or slower.
+    Results are then bit-identical on all such processors, also in clusters of different machines, and kernels
+    compiled on one run on the others. It costs nothing: Numba's code for AVX-512 is not faster.
     """
     config: Any = numba.config
     name, needed = _BASELINE

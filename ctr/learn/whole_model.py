@@ -1,4 +1,4 @@
-"""`read_out`, `weights_of`, `converted`: state and weights of a whole model, gathered block by block."""
+"""`read_out`, `weights_of`, `converted`: state and weights of a whole model, computed block by block."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ctr.ps.partitions import no_slots
 _Arrays = tuple[NDArray[Any], ...]
 
 _ROWS = 1 << 20
-"""That are computed at a time."""
+"""Rows that are computed at a time."""
 
 
 def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
-    """All slots of a store that have a state, with it: sorted slots[k] and float32[k, width].
+    """All slots of a store that have a state, and their states: sorted slots[k] and float32[k, width].
 
-    `spool`: a folder on whose disk they are, see `_gathered`; None: in memory.
+    `spool`: a folder for the files that hold the arrays, see `_gathered`; None: in memory.
     """
     none = no_slots(store.bits), np.empty((0, store.width), np.float32)
     slots, state = _gathered(store.scan, none, spool)
@@ -36,23 +36,23 @@ def read_out(store: Store, spool: Path | None = None) -> tuple[Slots, Float32]:
 def weights_of(
     state: tuple[Slots, Float32], optimizer: Optimizer, spool: Path | None = None
 ) -> tuple[Slots, Float32]:
-    """The slots of a state whose weights are not 0, with these: slots[k] and float32[k]. See `read_out`."""
+    """The slots with non-zero weights, and these weights: slots[k] and float32[k]; see `read_out`."""
     slots, numbers = state
 
     def blocks() -> Iterator[tuple[Slots, Float32]]:
         for first in range(0, slots.size, _ROWS):
             weights = optimizer.weights(numbers[first : first + _ROWS])
-            kept = weights != 0
-            yield slots[first : first + _ROWS][kept], weights[kept]
+            nonzero = weights != 0
+            yield slots[first : first + _ROWS][nonzero], weights[nonzero]
 
-    kept_slots, weights = _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
-    return kept_slots, weights
+    nonzero_slots, weights = _gathered(blocks, (slots[:0], np.empty(0, np.float32)), spool)
+    return nonzero_slots, weights
 
 
 def converted(state: Float32, convert: Callable[[Float32], Float32], spool: Path | None = None) -> Float32:
-    """What `convert` makes of the rows of a state float32[k, width], each by itself. See `read_out`.
+    """The state float32[k, width] after `convert`, which converts each row by itself; see `read_out`.
 
-    Where there is nothing to convert, it returns what it is given, and so does this.
+    If `convert` returns its argument, as there is nothing to convert, so does this function.
     """
     if convert(none := state[:0]) is none:
         return state
@@ -68,8 +68,9 @@ def converted(state: Float32, convert: Callable[[Float32], Float32], spool: Path
 def _gathered(blocks: Callable[[], Iterable[_Arrays]], none: _Arrays, spool: Path | None) -> _Arrays:
     """The arrays of all blocks, one after the other; `none` is an empty block.
 
-    They are written to files without names in the folder `spool`, and mapped: so the model of many servers
-    need not fit the memory of one machine. In memory where that is None, or has no room.
+    They are written to files without names in the folder `spool`, and mapped, so that the model of many
+    servers need not fit into the memory of one machine. If `spool` is None, or has no space, they are in
+    memory.
     """
     try:
         with ExitStack() as opened:
@@ -87,7 +88,7 @@ def _gathered(blocks: Callable[[], Iterable[_Arrays]], none: _Arrays, spool: Pat
 
 
 def _content(file: Any, like: NDArray[Any]) -> NDArray[Any]:
-    """What was written to a file, as an array in its memory; `like` is one without rows."""
+    """The content of a file as a mapped array; `like` is such an array without rows."""
     file.flush()
     if isinstance(file, BytesIO):
         content: Any = file.getbuffer()

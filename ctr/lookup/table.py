@@ -35,7 +35,7 @@ _WAIT_S, _TRIES = 5e-5, 1_000
 
 
 class OwnMemory:
-    """Memory of this process alone."""
+    """Private memory of this process."""
 
     def allocate(self, name: str, size: int) -> Bytes:
         """Allocate `size` bytes, all zeros."""
@@ -65,7 +65,7 @@ class SharedMemory(OwnMemory):
             os.close(handle)
 
     def release(self, name: str) -> None:
-        """Remove the file; the memory is freed when nobody maps it any more."""
+        """Remove the file; the memory is freed once no process maps it."""
         (self._folder / name).unlink(missing_ok=True)
 
 
@@ -118,7 +118,7 @@ class WeightTable:
             self._arrays = self._index(max(_FEWEST_BITS, int(self._header["bits"][0])))
 
     def _find_index(self) -> None:
-        """Map the index that is used now, if another process has moved to a larger one."""
+        """Map the current index, if another process has moved to a larger one."""
         if (bits := int(self._header["bits"][0])) > self._arrays.bits:
             self._arrays = self._index(bits)
 
