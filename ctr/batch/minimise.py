@@ -50,23 +50,13 @@ def search_orthant(
     """The point and its margins after the first of the steps t, t / 2, ... with a sufficient decrease."""
     x = np.empty(d.size)
     for _ in range(_MOST_TRIALS):
-        promised = sum(
-            objective.threads.over(
-                objective.blocks,
-                partial(_step_in_orthant, objective, start, d, t, x),
-            )
-        )
+        step = partial(orthants.step, start.x, d, start.ascent, objective.l1, t, out=x)
+        promised = sum(objective.threads.over(objective.blocks, step))
         margins = objective.margins(x)
         if promised < 0 and objective.value(x, margins) <= start.value + _DECREASE * promised:
             return x, margins
         t /= 2
     return None
-
-
-def _step_in_orthant(
-    objective: Objective, start: Point, d: Float64, t: float, x: Float64, first: int, last: int
-) -> float:
-    return orthants.step(start.x, d, start.ascent, objective.l1, t, first, last, x)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,18 +139,16 @@ class Hashing:
         for number in scored:
             others = [part for i, part in enumerate(parts) if i != number]
             fitted = raw.fitted(spec, others if raw.learns(spec) else None)
-            sets = self._hashed_parts(raw, fitted, parts, f"{name}-{number}")
+            sources = {id(part.choice): raw.open(fitted, part.choice, with_fields=True) for part in parts}
+            sets = [
+                self._hashed(sources[id(part.choice)], part, f"{name}-{number}-{i}")
+                for i, part in enumerate(parts)
+            ]
             by_fold.append(Examples.of(sets))
             cuts = np.cumsum([0, *(each.manifest.rows for each in sets)]).tolist()
             ranges = [range(low, high) for low, high in pairwise(cuts)]
             folds.append(Fold((*ranges[:number], *ranges[number + 1 :]), ranges[number]))
         return tuple(by_fold), tuple(folds)
-
-    def _hashed_parts(
-        self, raw: RawRows, spec: FeatureSpec, parts: Sequence[Part], name: str
-    ) -> list[DatasetSource]:
-        sources = {id(part.choice): raw.open(spec, part.choice, with_fields=True) for part in parts}
-        return [self._hashed(sources[id(part.choice)], part, f"{name}-{i}") for i, part in enumerate(parts)]
 
     def _hashed(self, source: ExampleSource, part: Part, name: str) -> DatasetSource:
         """The rows of a part as a data set."""
