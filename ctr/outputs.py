@@ -65,7 +65,7 @@ def require_writable(path: Path, *, make_folders: bool = True) -> None:
 def require_new(out: Path) -> None:
     """Raises DataError unless a new file can be written at `out`."""
     if out.exists():
-        raise DataError(f"{out}: there is such a file already; give another name, or remove it.")
+        raise DataError(f"{out}: already exists; give another name, or remove it.")
     require_no_part(out)
     require_writable(out)
 

@@ -30,7 +30,7 @@ def test_a_spec_that_is_there_stays(cli: Cli, tmp_path: Path) -> None:
     spec.write_text("mine")
     refused = cli("features", "init", log, "--out", spec)
     assert refused.code == 1
-    assert "there is such a file already" in refused.err
+    assert "already exists" in refused.err
     assert spec.read_text() == "mine"
 
 
