@@ -28,5 +28,5 @@ if TYPE_CHECKING:
     from ctr.ps.redis import Logged, ModelExistsError, PackedPush, PartitionDump, RedisStore, Saturations
     from ctr.ps.wire import RedisUrl, parse_redis_url
 
-# What needs Redis is loaded by whoever asks for it: training in memory does without.
+# Names that need Redis are loaded on first use: training in memory does without them.
 __getattr__ = lazy_package(__name__, __file__)

@@ -1,10 +1,10 @@
-"""Numba loops over marks: a bit for each slot of a store, and a byte for each slot of a request.
+"""Numba loops over bitmaps of slots.
 
-Bit `b` of a map of marks is bit `b % 8` of byte `b // 8`, counted from the lowest, as in
+Bit `b` of a bitmap is bit `b % 8` of byte `b // 8`, counted from the lowest, as in
 `np.packbits(bitorder="little")`; the bit of a slot is `slot >> shift`. Slots are sorted.
 
-Neither loop branches on a bit, which a processor cannot foresee. Indices are unsigned, because Numba tests a
-signed index for being negative.
+Neither loop branches on a bit, as processors cannot predict it. Indices are unsigned, because Numba checks
+whether a signed index is negative.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mark(bits: Bytes, slots: Slots, shift: int) -> None:
 
 @njit(nogil=True, cache=True)
 def unmarked(bits: Bytes, slots: Slots, shift: int, out: Bytes) -> int:
-    """Writes a 1 for each slot whose bit is not set, else a 0; returns how many are not set."""
+    """Writes 1 for each slot whose bit is not set, else 0; returns how many are not set."""
     count = np.uint64(0)
     for i in range(np.uint64(slots.size)):
         bit = np.uint64(slots[i]) >> np.uint64(shift)

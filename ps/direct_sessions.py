@@ -1,4 +1,4 @@
-"""`DirectSessions`: sessions that pull and push at once, so that nothing has to be waited for."""
+"""`DirectSessions`: sessions that pull and push immediately, so there is nothing to wait for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ctr.ps.store import Outcome, Pulled, Store, SupersededError, Token
 
 
 class DirectSession:
-    """See `Session`. Pushes are added when they are made, and not kept: a store in memory loses none.
+    """`Session` with a store that loses no pushes: they are added immediately and not kept.
 
-    A chunk is pulled after the push of the one before. What was pulled may be cut up, and pushed by several
-    threads at the same time under one number, if they share no partition.
+    Pull a chunk after the push of the previous one. Several threads may push parts of a chunk at the same
+    time, under one number, if the parts share no partition.
     """
 
     def __init__(self, store: Store, job: str, shard: int, attempt: int, applied: Int64) -> None:
-        """`applied`, int64[partitions]: what each partition has, as in `Store.applied`."""
+        """`applied`, int64[partitions]: the last push that each partition applied, as in `Store.applied`."""
         self.shard = shard
         self.first = int(applied.min()) + 1
         self.outcome: Outcome | None = None
@@ -62,4 +62,4 @@ class DirectSessions:
         return DirectSession(self._store, self._job, shard, *self._store.take_over(self._job, shard))
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no push is pending."""

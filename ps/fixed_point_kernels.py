@@ -1,16 +1,18 @@
-"""Numba loops between FTRL's two accumulators as float32 and as one 64-bit integer, which Redis can add to.
+"""Numba loops that convert FTRL's two accumulators from float32 to one 64-bit integer, and back.
 
-The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold `n`, unsigned, in units of
-`2**-n_bits`. Adding two such integers adds both halves, as long as neither leaves its range: so a push is
-limited by what was pulled, and between the limits and the ends of the ranges there is room for what others
-push meanwhile. Nobody knows how much that is. So only *light* increments are simply added: it takes 2**16 of
-them at one moment, from as many views that are out of date, to use the room up. For the others, which are
-few, the slot is read first, under the lock that a push needs anyway, and they are limited by what is there
-(`limit_heavy`): no number of them passes the limits. Light ones alone fit an entry of a log, too.
+Redis can add such integers. The high 32 bits hold `z`, signed, in units of `2**-z_bits`; the low 32 bits hold
+`n`, unsigned, in units of `2**-n_bits`. Adding two integers adds both halves, as long as neither leaves its
+range. So the state that was pulled limits a push, and a margin between the limits and the ends of the ranges
+absorbs what others push meanwhile, however much that is. Only *light* increments are simply added: to use up
+the margin, 2**16 of them would have to arrive at the same moment, computed from as many outdated states. The
+other increments are rare. A push reads their slots first, under a lock that it needs anyway, and limits them
+by the current state (`limit_heavy`), so that any number of them stays within the limits. An entry of a log
+has space for light increments only.
 
-What is below the resolution is rounded up with the probability of its share, so that the sum of many small
-steps is right on average (McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013, section
-4.2). The random bits come from the token and the slot: a push that is sent again is the same integers.
+A fraction below the resolution is rounded up with a probability equal to the fraction, so that the sum of
+many small steps is right on average (McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD
+2013, section 4.2). The random bits come from the token and the slot: a push that is sent again has the same
+integers.
 """
 
 from __future__ import annotations
@@ -30,40 +32,40 @@ Slots = NDArray[np.uint32] | NDArray[np.uint64]
 FINEST_Z_BITS = 13
 """Finer steps of z change no log loss."""
 Z_MOST = 1 << 30
-"""No push takes z further than this from 0, or by more than this, in units; its range is twice as wide."""
+"""In units: no push takes z further from 0 than this, or changes it by more; its range is twice as wide."""
 N_MOST = 1 << 31
-"""No push takes n above this, in units, which is half its range."""
+"""In units: no push takes n above this, which is half its range."""
 N_STEP = 1 << 27
-"""No push adds more than this to an n, in units, so that one worker's in flight stay in the range."""
+"""In units: no push adds more than this to n, so that one worker's pending pushes stay in the range."""
 COARSEST_N_BITS, FINEST_N_BITS = 8, 16
-"""With 8, n stops at 8,388,608. With 16 it stops at 32,768, so that a guess which is far too low does little
-harm: by then, steps are 1/181 of the first ones at a beta of 1."""
+"""With 8, n stops at 8,388,608. With 16 it stops at 32,768, so that a far too low estimate does little harm:
+at that point, steps are 1/181 of the first ones with a beta of 1."""
 LIGHT_Z_BITS = 15
 LIGHT_N_BITS = 12
-"""Steps that have room in so many bits, z with its sign, are light: with 8 fraction bits, an n of 16 is some
-64 examples of a slot in one chunk. Of 14M that could wait on ten million synthetic rows, 0.2% were heavy."""
+"""Increments that fit these bits, z with its sign, are light: with 8 fraction bits, an n of 16 is some 64
+examples of a slot in one chunk. Of 14M increments from ten million synthetic rows, 0.2% were heavy."""
 
 _HALF = np.float64(2.0**-32)
 _LOW = np.int64(0xFFFFFFFF)
 
 
 def fraction_bits(largest_z: float) -> int:
-    """The `z_bits` with which `z` up to `largest_z`, which is above 0, is within the limits."""
+    """The most `z_bits` that keep `z` up to `largest_z`, which is above 0, within the limits."""
     return min(FINEST_Z_BITS, Z_MOST.bit_length() - 1 - ceil(log2(largest_z)))
 
 
 def n_fraction_bits(expected_n: float) -> int:
-    """The `n_bits` with which `n` up to `expected_n`, which is above 0, is within the limits, if any have."""
+    """The most `n_bits` that keep `n` up to `expected_n`, which is above 0, within the limits, if any do."""
     return min(max(N_MOST.bit_length() - 1 - ceil(log2(expected_n)), COARSEST_N_BITS), FINEST_N_BITS)
 
 
 def largest_n(n_bits: int) -> float:
-    """Where n stops: the steps of a slot then get no smaller."""
+    """The value at which n stops: from then on, the steps of a slot get no smaller."""
     return float(N_MOST >> n_bits)
 
 
 def reachable_n(n: Float32, n_bits: int) -> Float32:
-    """How far one push may take each `n`, float32[u]."""
+    """The largest value, float32[u], to which one push may raise each `n`."""
     reached: Float32 = np.minimum(n + np.float32(N_STEP >> n_bits), np.float32(largest_n(n_bits)))
     return np.maximum(n, reached, out=reached)
 
@@ -71,7 +73,7 @@ def reachable_n(n: Float32, n_bits: int) -> Float32:
 def token_hash(shard: int, number: int) -> np.uint64:
     """64 bits that decide how a push is rounded.
 
-    Without the job's name, which is random: the same work is to be rounded the same way every time.
+    They leave out the job's name, which is random: the same work is rounded the same way every time.
     """
     parts = shard.to_bytes(8, "little") + number.to_bytes(8, "little")
     return np.uint64(int.from_bytes(hashlib.blake2b(parts, digest_size=8).digest(), "little"))
@@ -99,10 +101,10 @@ def pack_delta(
 ) -> tuple[int, int]:
     """Writes to `out` the integers that add `delta`, finite float32[u, 2], to the state of `slots`.
 
-    `pulled`, float32[u, 2], is the state that the delta starts from, as far as is known; None is all zeros.
-    z stops at Z_MOST and n at N_MOST; beyond, where others' pushes may have taken them, nothing is added but
-    what leads back. n never falls. Returns of how many slots z, and of how many n, was limited so:
-    where there are many, values are not scaled, `z_bits` is too large, or training has diverged.
+    `pulled`, float32[u, 2], is the state that the delta starts from; None is all zeros. z stops at Z_MOST and
+    n at N_MOST. Pushes of others may have taken them further; then only steps that lead back are added. n
+    never falls. Returns the numbers of slots whose z, and whose n, was limited. If there are many, values are
+    not scaled, `z_bits` is too large, or training has diverged.
     """
     scale, n_scale = np.float64(2.0) ** z_bits, np.float64(np.int64(1) << n_bits)
     z_limited = n_limited = 0
@@ -124,7 +126,7 @@ def pack_delta(
         n_limited += n_step != dn
         z_whole = np.floor(z_step)
         n_whole = np.floor(n_step)
-        # Against the fraction, not by adding the random number before rounding: that is exact.
+        # Comparing with the fraction is exact; adding a random number before rounding would not be.
         z_units = np.int64(z_whole) + (np.float64(bits >> np.uint64(32)) * _HALF < z_step - z_whole)
         n_units = np.int64(n_whole) + (np.float64(bits & np.uint64(_LOW)) * _HALF < n_step - n_whole)
         out[i] = (z_units << 32) + n_units
@@ -145,9 +147,10 @@ def find_heavy(increments: Int64, out: NDArray[np.uint8]) -> int:
 
 @njit(nogil=True, cache=True)
 def limit_heavy(current: Int64, heavy: Int64, increments: Int64) -> tuple[int, int]:
-    """Limits in place the increments at the places `heavy`, int64[h], by the slots' `current`, int64[h].
+    """Limits `increments[heavy]` in place, as `pack_delta` does, by the `current` values of their slots.
 
-    As `pack_delta` does, and returns the same. What light pushes have taken beyond the limits stays.
+    `heavy` and `current` are int64[h]. Values that light pushes have taken beyond the limits stay. Returns
+    the same numbers as `pack_delta`.
     """
     z_limited = n_limited = 0
     for i in range(heavy.size):
@@ -163,7 +166,7 @@ def limit_heavy(current: Int64, heavy: Int64, increments: Int64) -> tuple[int, i
 
 @njit(nogil=True, cache=True, inline="always")
 def mix(seed: np.uint64, number: np.uint64) -> np.uint64:
-    """The random bits at a place of a sequence: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """The random bits at position `number` of a sequence: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     bits = seed + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

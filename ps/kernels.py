@@ -1,7 +1,7 @@
 """Numba loops over requests and over dense state.
 
-The state is float32[2**bits, width]. Whoever calls has checked the request and holds the locks of the
-partitions that the loop touches.
+The state is float32[2**bits, width]. The caller has checked the request and holds the locks of the partitions
+that the loop touches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Slots = NDArray[np.uint32] | NDArray[np.uint64]
 @njit(nogil=True, cache=True)
 def ascending(slots: Slots) -> bool:
     """Whether every slot is greater than the one before it."""
-    # No early exit: so the loop is vectorised, and a sound request is read to its end anyway.
+    # Without an early exit, the loop is vectorised; valid requests are read to their end anyway.
     bad = False
     for i in range(1, slots.size):
         bad |= slots[i] <= slots[i - 1]
@@ -37,7 +37,7 @@ def finite(delta: Float32) -> bool:
 
 @njit(nogil=True, cache=True)
 def cut_at_partitions(slots: Slots, shift: int, cuts: Int64) -> None:
-    """Writes where each partition's slots begin: `cuts[p]` is the first `i` with `slots[i] >> shift >= p`."""
+    """Writes the first slot of each partition: `cuts[p]` is the first `i` with `slots[i] >> shift >= p`."""
     low = 0
     cuts[0] = 0
     cuts[-1] = slots.size
@@ -57,7 +57,7 @@ def cut_at_partitions(slots: Slots, shift: int, cuts: Int64) -> None:
 def pull_dense(state: Float32, slots: Slots, begin: int, end: int, out: Float32) -> None:
     """Copies the state of `slots[begin:end]` to `out[begin:end]`."""
     if out.shape[1] == 2:
-        # FTRL's width. Unrolled: the loop over k below takes 1.9 times as long (170,000 of 2**24 slots).
+        # FTRL's width, unrolled: the loop over k below takes 1.9 times as long (170,000 of 2**24 slots).
         for i in range(begin, end):
             slot = slots[i]
             out[i, 0] = state[slot, 0]
@@ -80,7 +80,7 @@ def push_dense(
     applied: Int64,
     number: int,
 ) -> None:
-    """Adds `delta` in those of the partitions `first..last - 1` that have slots and not yet this push."""
+    """Adds `delta` to the partitions `first..last - 1` that have slots and have not applied this push."""
     for p in range(first, last):
         if cuts[p] == cuts[p + 1] or applied[p] >= number:
             continue
@@ -99,7 +99,7 @@ def push_dense(
 
 @njit(nogil=True, cache=True)
 def rows_not_zero(state: Float32, rows: Int64) -> int:
-    """Writes the numbers of the rows of `state` that hold a non-zero, ascending; returns how many."""
+    """Writes the numbers of the rows of `state` that are not all zeros, ascending; returns how many."""
     count = 0
     for i in range(state.shape[0]):
         for k in range(state.shape[1]):

@@ -1,7 +1,7 @@
 """Numba loops over the entries of a log, see `ctr.ps.redis.packed_push`.
 
-An entry is 6 bytes, the lowest first: 21 bits for an offset, 15 for what is to be added to `z`, signed, and
-12 for what is to be added to `n`. That is what a light increment needs (see `ctr.ps.fixed_point_kernels`).
+An entry is 6 bytes, the lowest first: 21 bits for an offset, 15 for the increment of `z`, signed, and 12 for
+that of `n`: enough for light increments (see `ctr.ps.fixed_point_kernels`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW = np.int64(0xFFFFFFFF)
 def encode_entries(
     offsets: NDArray[np.uint32], increments: NDArray[np.int64], out: NDArray[np.uint8]
 ) -> bool:
-    """Writes an entry for each offset and its increment to `out`, uint8[6 * k]; whether all have room."""
+    """Writes an entry for each offset and its increment to `out`, uint8[6 * k]; returns whether all fit."""
     beyond = np.int64(0)
     for i in range(np.uint64(offsets.size)):
         offset, z, n = np.int64(offsets[i]), increments[i] >> 32, increments[i] & _LOW

@@ -26,12 +26,12 @@ def open_store(
     - `memory://`: a new, empty store in this process.
     - `embedded://?shards=2`: redis-server processes of our own on this machine, which end with the store.
     - `redis://[user:password@]host:port/db`, `rediss://…` with TLS, `redis+cluster://host:port,host:port`,
-      `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; it is
-      refused when it is there with others. `z_bits` and `n_bits` say how it keeps its numbers, and
+      `rediss+cluster://…`: parameters in Redis; `?model=NAME` names them. `facts` describe the model; an
+      existing model with other facts is refused. `z_bits` and `n_bits` set the resolution of its numbers;
       `restoring` and `partitions` are for models to be restored: see `RedisStore`.
 
-    Raises StoreError for a URL that names no store, for bits outside 1..40, and when a server cannot be
-    reached or refuses.
+    Raises StoreError for a URL that names no store, for bits outside 1..40, and if a server is unreachable or
+    refuses.
     """
     require_store_url(url)
     scheme, _, rest = url.partition("://")
@@ -42,11 +42,11 @@ def open_store(
     from ctr.ps.redis import RedisStore
     from ctr.ps.wire import parse_redis_url
 
-    ours = ExitStack()
+    servers = ExitStack()
     if scheme == "embedded":
         from ctr.ps.servers import EmbeddedRedis, embedded_nodes
 
-        url = ours.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
+        url = servers.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
     try:
         return RedisStore(
             parse_redis_url(url),
@@ -57,15 +57,15 @@ def open_store(
             n_bits=n_bits,
             restoring=restoring,
             partitions=partitions,
-            on_close=ours.close,
+            on_close=servers.close,
         )
     except BaseException:
-        ours.close()
+        servers.close()
         raise
 
 
 def require_store_url(url: str) -> None:
-    """Raise StoreError, without what may be a password, for a URL that names no store."""
+    """Raise StoreError for a URL that names no store; its message shows nothing that may be a password."""
     scheme, mark, rest = url.partition("://")
     if scheme == "memory" and mark:
         if rest:
@@ -79,15 +79,13 @@ def require_store_url(url: str) -> None:
 
         parse_redis_url(url)
     else:
-        shown = (
-            f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "this URL names no store"
-        )
+        problem = f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "not a store's URL"
         raise StoreError(
-            f"{shown}: use memory://, embedded://?shards=1, redis://, rediss:// or redis+cluster://"
+            f"{problem}: use memory://, embedded://?shards=1, redis://, rediss:// or redis+cluster://"
         )
 
 
 def without_password(url: str) -> str:
-    """A store's URL as it may be shown."""
+    """A store's URL without user and password, to be shown."""
     scheme, mark, rest = url.partition("://")
     return scheme + mark + rest.rpartition("@")[2]

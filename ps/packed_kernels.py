@@ -1,13 +1,13 @@
-"""Numba loops over increments in the packed fixed-point form, and over partitions' strings of such integers.
+"""Numba loops over increments in packed fixed-point form, and over partitions' strings of such integers.
 
-An increment is what a push adds to a slot, int64, and adding wraps around: so any order and any grouping of
+An increment, int64, is what a push adds to a slot. Additions wrap around, so any order and any grouping of
 pushes give the same sum. Slots are sorted and unique, and both sides of a call have the same dtype. A string
-holds 64-bit big-endian integers, as Redis has them (see `resp_kernels`).
+holds 64-bit big-endian integers, as in Redis (see `resp_kernels`).
 
-The merges step without a branch on how two slots compare, which a processor cannot foresee; and they take
-turns in two places, because a step that waits only for the one before it leaves the processor idle: together
-1.2 to 2 ns per slot of either side, where branches take 3.6 and one place at a time 2.7 to 3.4. Indices are
-unsigned, because Numba tests a signed index for being negative.
+The merges do not branch on how two slots compare, as processors cannot predict it. They alternate between two
+positions, because each step depends on the previous one and would leave the processor idle. Together this
+takes 1.2 to 2 ns per slot of either side; with branches it takes 3.6, with one position 2.7 to 3.4. Indices
+are unsigned, because Numba checks whether a signed index is negative.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.uint32]
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 
-_BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the nearest cache
+_BLOCK = 1 << 14  # bytes of a string that are copied, and then added to while they are in the L1 cache
 
-_FEW = 16  # times fewer slots on one side, and a search for each is faster than a merge
+_FEW = 16  # with this many times fewer slots on one side, searching for each is faster than merging
 
 
 @njit(nogil=True, cache=True)
 def add_to_range(raw: Bytes, first_offset: int, offsets: Offsets, increments: Int64, out: Bytes) -> None:
-    """Writes to `out` the part `raw` of a partition's string with the increments added at their offsets.
+    """Writes to `out` the range `raw` of a partition's string, with the increments added at their offsets.
 
-    `raw` and `out` begin with the integer at `first_offset`. `out` has 8 bytes for each offset up to the last
-    one or further; of `raw`, what is missing reads as zeros, as Redis has it, and what goes beyond `out` is
-    not looked at. Both are contiguous and may begin at any address, but do not overlap. `offsets` are sorted
-    and unique, none is below `first_offset`.
+    `raw` and `out` begin with the integer at `first_offset`. `out` reaches at least to the last offset, with
+    8 bytes each. Where `raw` is shorter, it counts as zeros, as in Redis; where it is longer, it is ignored.
+    Both are contiguous and may begin at any address, but do not overlap. `offsets` are sorted and unique;
+    none is below `first_offset`.
     """
     first = np.uint64(first_offset)
     count = np.uint64(offsets.size)
-    done = np.uint64(0)
+    added = np.uint64(0)
     begin = np.uint64(0)
     while begin < np.uint64(out.size):
         end = min(begin + np.uint64(_BLOCK), np.uint64(out.size))
-        have = min(max(begin, np.uint64(raw.size)), end)
-        for at in range(begin, have):
+        raw_end = min(max(begin, np.uint64(raw.size)), end)
+        for at in range(begin, raw_end):
             out[at] = raw[at]
-        for at in range(have, end):
+        for at in range(raw_end, end):
             out[at] = np.uint8(0)
-        while done < count:
-            place = (np.uint64(offsets[done]) - first) << np.uint64(3)
+        while added < count:
+            place = (np.uint64(offsets[added]) - first) << np.uint64(3)
             if place >= end:
                 break
-            _add_at(out, place, increments[done])
-            done += np.uint64(1)
+            _add_at(out, place, increments[added])
+            added += np.uint64(1)
         begin = end
 
 
 @njit(nogil=True, cache=True)
 def add_scattered(string: Bytes, offsets: NDArray[np.uint32], increments: NDArray[np.int64]) -> None:
-    """Adds to the integers at these offsets of a whole string, in any order; an offset may come again."""
+    """Adds to the integers at these offsets of a whole string; offsets may be unsorted and repeated."""
     for i in range(np.uint64(offsets.size)):
         _add_at(string, np.uint64(offsets[i]) * np.uint64(8), increments[i])
 
@@ -78,11 +78,11 @@ def _add_at(string: Bytes, at: np.uint64, increment: np.int64) -> None:
 def add_matching(
     from_slots: Slots, from_increments: Int64, slots: Slots, packed: Int64, mask: Bytes, shift: int
 ) -> None:
-    """Adds to `packed`, the integers of `slots`, the increments of those slots that are in `from_slots` too.
+    """Adds the increments of `from_slots` to `packed`, the integers of `slots`, where the slots are equal.
 
-    Only in the partitions whose byte in `mask` is not 0; the partition of a slot is `slot >> shift`.
+    Skips partitions whose byte in `mask` is 0; the partition of a slot is `slot >> shift`.
     """
-    # To count what is added as well would make LLVM branch: 3.4 ns instead of 1.2.
+    # Counting the additions as well would make LLVM branch: 3.4 ns instead of 1.2.
     i_end, j_end = np.uint64(from_slots.size), np.uint64(slots.size)
     i, j = np.uint64(0), np.uint64(0)
     if i_end * np.uint64(_FEW) < j_end:
@@ -123,7 +123,7 @@ def _match(
     i: np.uint64,
     j: np.uint64,
 ) -> tuple[np.uint64, np.uint64]:
-    """One step of `add_matching`: the next `i` and `j`."""
+    """Make one step of `add_matching`; returns the next `i` and `j`."""
     a, b = np.uint64(from_slots[i]), np.uint64(slots[j])
     chosen = np.uint64(a == b) & np.uint64(mask[b >> np.uint64(shift)] != 0)
     packed[j] += from_increments[i] & -np.int64(chosen)
@@ -132,7 +132,7 @@ def _match(
 
 @njit(nogil=True, cache=True)
 def find_slots(rows: Slots, slots: Slots, at: Int64, present: Bytes) -> None:
-    """Writes where each of `slots` is among `rows`, or would be, and 1 if it is there, else 0."""
+    """Writes each slot's position in `rows`, or where it would be, and 1 if it is there, else 0."""
     j = np.uint64(0)
     for i in range(np.uint64(slots.size)):
         j = _search(rows, j, np.uint64(slots[i]))
@@ -153,9 +153,9 @@ def merge_newer(
     out_packed: Int64,
     out_clocks: Int64,
 ) -> int:
-    """Writes the rows of `b`, and those of `a` whose slots are not in `b`, but none before `oldest`.
+    """Writes the rows of `b`, and those of `a` whose slots are not in `b`, unless they are before `oldest`.
 
-    Outputs have room for all of both. Returns how many rows were written.
+    The outputs are as long as both together. Returns how many rows were written.
     """
     i, k = np.uint64(0), np.uint64(0)
     for j in range(np.uint64(b_slots.size)):
@@ -183,9 +183,9 @@ def add_logged(
     folds: NDArray[np.int64],
     shift: int,
 ) -> None:
-    """Adds to `packed`, the integers of `slots`, what a log of sorted slots has for them, each perhaps often.
+    """Adds the entries of a log, sorted by slot, to `packed`, the integers of `slots`; slots may repeat.
 
-    But only entries whose `log_folds` is at least `folds` of their partition, `slot >> shift`.
+    Skips entries whose `log_folds` is below the `folds` of their partition, `slot >> shift`.
     """
     i = np.uint64(0)
     for j in range(np.uint64(slots.size)):
@@ -209,7 +209,7 @@ def merge_logged(
     out_increments: Int64,
     out_folds: NDArray[np.int32],
 ) -> None:
-    """Writes the entries of `a` and `b`, sorted by slot; outputs have room for just these."""
+    """Writes the entries of `a` and `b`, sorted by slot; the outputs are as long as both together."""
     j, k = np.uint64(0), np.uint64(0)
     for i in range(np.uint64(a_slots.size)):
         while j < np.uint64(b_slots.size) and b_slots[j] < a_slots[i]:
@@ -225,7 +225,7 @@ def merge_logged(
 
 @njit(nogil=True, cache=True, inline="always")
 def _halve(a_slots: Slots, b_slots: Slots) -> tuple[np.uint64, np.uint64]:
-    """Where two places to merge at meet: no slot before either position is also after the other."""
+    """The cuts of both sides for two independent merges: equal slots lie on the same side of the cuts."""
     half = np.uint64(b_slots.size) >> np.uint64(1)
     if b_slots.size == 0:
         return np.uint64(a_slots.size), half
@@ -234,7 +234,7 @@ def _halve(a_slots: Slots, b_slots: Slots) -> tuple[np.uint64, np.uint64]:
 
 @njit(nogil=True, cache=True, inline="always")
 def _search(slots: Slots, low: np.uint64, slot: np.uint64) -> np.uint64:
-    """The first position from `low` on with `slots[position] >= slot`, or the end; fast if it is near."""
+    """The first position from `low` with `slots[position] >= slot`, or the end; fast if it is near."""
     step = np.uint64(1)
     high = low
     while high < np.uint64(slots.size) and np.uint64(slots[high]) < slot:

@@ -1,4 +1,4 @@
-"""`Partitions`: the contiguous ranges of slots that a store locks and moves as one."""
+"""`Partitions`: the contiguous ranges of slots that a store locks and moves as a whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_BITS = 40
 
 
 def slot_dtype(bits: int) -> type[np.uint32] | type[np.uint64]:
-    """The dtype of slots in `[0, 2**bits)`: uint32 while `bits <= 32`, uint64 above."""
+    """The dtype of slots in `[0, 2**bits)`: uint32 if `bits <= 32`, else uint64."""
     return np.uint32 if bits <= 32 else np.uint64
 
 
@@ -30,7 +30,7 @@ def as_slots(numbers: NDArray[np.integer[Any]], bits: int) -> Slots:
 
 
 def no_slots(bits: int, capacity: int = 0) -> Slots:
-    """An array for `room` slots of a store of `2**bits`."""
+    """An uninitialised array for `capacity` slots of a store of `2**bits`."""
     return np.empty(capacity, np.uint32) if bits <= 32 else np.empty(capacity, np.uint64)
 
 
@@ -62,15 +62,15 @@ class Partitions:
         return 1 << self.shift
 
     def of(self, slots: Slots) -> Int64:
-        """int64[u]: the partition of each of these slots."""
+        """int64[u]: the partition of each slot."""
         return (slots >> slots.dtype.type(self.shift)).astype(np.int64)
 
     def offsets(self, slots: Slots) -> NDArray[np.uint32]:
-        """uint32[u]: the place of each of these slots in its partition."""
+        """uint32[u]: the offset of each slot in its partition."""
         return (slots & slots.dtype.type(self.size - 1)).astype(np.uint32)
 
     def cuts(self, slots: Slots) -> Int64:
-        """int64[count + 1]: partition `p` has `slots[cuts[p]:cuts[p + 1]]` of these sorted slots."""
+        """int64[count + 1]: of these sorted slots, partition `p` has `slots[cuts[p]:cuts[p + 1]]`."""
         cuts = np.empty(self.count + 1, np.int64)
         cut_at_partitions(slots, self.shift, cuts)
         return cuts

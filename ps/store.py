@@ -1,7 +1,7 @@
-"""What training and storage promise each other: `Store`, and the sessions that it gives to workers.
+"""The contract between training and storage: `Store`, and the sessions of workers with it.
 
-A store keeps the optimizer state of slots. Whoever has a whole model in hand uses `Store`. A worker gets a
-`Session` for each data shard that it trains from its `Sessions`, and calls `pull`, `wait`, `push` and `send`.
+A store keeps the optimizer state of slots. Code that handles a whole model uses `Store`. A worker begins a
+`Session` for each data shard that it trains, and calls its `pull`, `wait`, `push` and `send`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOST = (
     "took over was too far behind, or a server came back with an old snapshot. Go on from the last "
     "checkpoint with --resume, or start again."
 )
-"""Why a job cannot go on."""
+"""The reason why a job cannot continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Token:
     shard: int
     """The data shard that was trained on."""
     number: int
-    """Of the push within the data shard, ascending from push to push."""
+    """The push's number within the data shard; ascending."""
     attempt: int = 0
-    """Of those at the data shard, see `Sessions.begin`; 0: as if there were no others."""
+    """The number of the attempt at the data shard, see `Sessions.begin`; 0 if attempts do not matter."""
 
     def __post_init__(self) -> None:
         if not self.job or not (0 <= self.shard < 1 << 63 and 0 <= self.number < 1 << 63):
@@ -47,14 +47,14 @@ class Token:
 
 
 class SupersededError(StoreError):
-    """A push came too late: another attempt at its data shard has begun. What it adds is for that to add."""
+    """A push came too late: another attempt at its data shard has begun, and will add the same."""
 
     def __init__(self, url: object, token: Token) -> None:
         super().__init__(f"{url}: data shard {token.shard} of the job {token.job!r} is another worker's now.")
 
 
 class GapError(StoreError):
-    """Partitions lack the push before this one, and so have refused it."""
+    """Partitions refused a push because they lack the previous one."""
 
     def __init__(self, url: object, token: Token, partitions: Sequence[int]) -> None:
         super().__init__(
@@ -74,13 +74,12 @@ class LostPushesError(StoreError):
 class Store(Protocol):
     """The optimizer state of `2**bits` slots, `width` float32 numbers each; an absent slot reads as zeros.
 
-    Any number of threads may use a store at once. Nothing it takes or returns aliases its memory. The
-    numbers of one slot are read and written together. Slots are uint32 while `bits <= 32` and uint64 above,
-    C-contiguous.
+    Thread-safe. No argument or result aliases the store's memory. The numbers of one slot are read and
+    written together. Slots are C-contiguous, uint32 if `bits <= 32`, else uint64.
 
     A store splits its slots into equal contiguous ranges, its `partitions`, and applies a push partition by
-    partition: each keeps, with its state, the number of the last push of every (job, shard) that it applied:
-    its watermark.
+    partition. For every (job, shard), each partition stores the number of the last push that it applied: its
+    watermark.
     """
 
     @property
@@ -97,8 +96,8 @@ class Store(Protocol):
     def pull(self, slots: Slots) -> Float32:
         """The state of `slots`, which are ascending and unique: float32[u, width].
 
-        Raises ValueError for slots of another dtype, shape or order, StoreError for a slot that the store
-        does not have and for a store that is closed or cannot be reached.
+        Raises ValueError for slots of another dtype, shape or order; StoreError for a slot outside the store,
+        and if the store is closed or unreachable.
         """
 
     def push(
@@ -109,44 +108,44 @@ class Store(Protocol):
         pulled: Float32 | None = None,
         previous: Int64 | None = None,
     ) -> None:
-        """Adds `delta`, finite float32[u, width] and C-contiguous, to the state of `slots`, as in `pull`.
+        """Add `delta`, finite float32[u, width] and C-contiguous, to the state of `slots`, as in `pull`.
 
         `pulled` is the state that the delta starts from, of the same shape: a store whose numbers have a
         limited range needs it to saturate instead of overflowing.
 
-        A partition that `slots` touch adds its share and, in the same step, sets its watermark of the token's
-        job and shard to the token's number: only when that is greater. So a push may be repeated until it
-        succeeds, and a shard's pushes are made in ascending order, each to its end before the next. A
-        partition without a slot in the request is left as it was, watermark included.
+        If the token's number is greater than a partition's watermark for its job and shard, the partition
+        adds its share and raises the watermark to that number, in one step. So a push may be repeated until
+        it succeeds. Pushes of a data shard come in ascending order, each complete before the next. Partitions
+        without slots in the request do not change, and neither do their watermarks.
 
-        `previous`, int64[partitions], is the push of the data shard before this one in each partition, -1 for
-        none. Partitions that `slots` touch and whose watermark is below it add nothing: GapError.
+        `previous`, int64[partitions], has each partition's previous push of the data shard, -1 for none. A
+        partition of `slots` whose watermark is below it adds nothing: GapError.
 
-        Raises as `pull` does, also for a wrong or non-finite `delta`, before anything is added. When the
-        store fails on the way, or after a GapError, some partitions may have applied the push: repeat it.
+        Raises as `pull` does, and for a wrong or non-finite `delta`, before anything is added. If the store
+        fails midway, and after a GapError, some partitions may have applied the push: repeat it.
         """
 
     def applied(self, job: str, shard: int) -> Int64:
         """int64[partitions]: the last push of this shard that each partition applied, -1 for none."""
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        """Begin an attempt at a data shard: from now on, no partition adds what earlier attempts push.
+        """Begin an attempt at a data shard: from now on, pushes of earlier attempts raise SupersededError.
 
-        Their pushes raise SupersededError. Returns the attempt's number, for its tokens, and what `applied`
-        does. That changes no more but by pushes of this attempt.
+        Returns the attempt's number, for its tokens, and the result of `applied`, which only pushes of this
+        attempt can change.
         """
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
-        """Every slot whose state is not all zeros, with its state, in blocks: ascending throughout.
+        """Yield all slots whose state is not all zeros, with their state: blocks in ascending order.
 
-        A block is never empty. Each is read at one moment, and pushes may come between two blocks.
+        A block is never empty. Each is read at one moment; pushes may come between two blocks.
         """
 
     def drop(self) -> None:
-        """Deletes the model from the store, and closes it."""
+        """Delete the model from the store, and close it."""
 
     def close(self) -> None:
-        """Lets go of what the store holds here; then its other methods raise StoreError, but for `close`."""
+        """Free the store's resources; afterwards, all methods but `close` raise StoreError."""
 
 
 class Outcome(Enum):
@@ -155,36 +154,36 @@ class Outcome(Enum):
     ARRIVED = auto()
     """Every partition has every push, and replicas were waited for."""
     SUPERSEDED = auto()
-    """Another attempt at the data shard has begun: what this one had not pushed is for that to push."""
+    """Another attempt at the data shard has begun, and pushes what this one had not pushed."""
     LOST = auto()
-    """A server has lost pushes that are not kept here: the data shard is to be begun again."""
+    """A server has lost pushes that are no longer kept here: begin the data shard again."""
 
 
 @dataclass(slots=True)
 class Pulled:
-    """What a session pulled, for its `wait` and `push`."""
+    """The result of a session's `pull`, for its `wait` and `push`."""
 
     slots: Slots
-    """As they were asked for."""
+    """The slots of the request."""
     state: Float32
-    """float32[u, width], to be used when `wait` has returned it."""
+    """float32[u, width]; valid once `wait` has returned it."""
     receipt: Any = None
-    """What the store needs back."""
+    """The store's own data."""
 
 
 class Session(Protocol):
-    """A worker's attempt at one data shard: what it pulls, the sequence of its pushes, and its end.
+    """A worker's attempt at one data shard: its pulls, the sequence of its pushes, and its outcome.
 
         open --close--> ARRIVED
           |---another attempt has begun--> SUPERSEDED
           '---a server has lost pushes---> LOST
 
-    Pushes are numbered in ascending order, and each names the one before it. A partition adds each push once,
-    in order, and refuses one that follows a push it lacks. The session then sends the missing pushes again if
-    it still keeps them; if not, it is lost. Nothing more of a superseded or lost session is added.
+    Pushes are numbered in ascending order, and each names the previous one. A partition adds each push once,
+    in order, and refuses a push if it lacks the previous one. Then the session sends the missing pushes again
+    if it still keeps them; if not, it is lost. Stores add nothing more of a superseded or lost session.
 
-    A worker pulls the next chunk while one trains, and sends the push of the one before. So `pull` may be
-    called on one thread, `wait` and `push` on a second, `send` and `close` on a third.
+    While a worker trains a chunk, it pulls the next and sends the push of the previous one. So one thread may
+    call `pull`, a second `wait` and `push`, and a third `send` and `close`.
     """
 
     @property
@@ -193,17 +192,16 @@ class Session(Protocol):
 
     @property
     def first(self) -> int:
-        """The number of the first push that some partition may lack."""
+        """The number of the first push that partitions may lack."""
 
     @property
     def outcome(self) -> Outcome | None:
-        """None while the session is open. Once it has an outcome, that does not change."""
+        """None while the session is open. An outcome never changes."""
 
     def pull(self, slots: Slots, clock: int, least_clock: int) -> Pulled:
-        """Pull the state of a chunk's slots, which the worker will train at this clock.
+        """Pull the state of the slots of a chunk, which the worker will train at this clock.
 
-        `least_clock` is the slowest live worker's: it limits how old cached state may be. Raises as
-        `Store.pull` does.
+        `least_clock`, the slowest live worker's, limits the age of cached state. Raises as `Store.pull` does.
         """
 
     def wait(self, pulled: Pulled) -> Float32:
@@ -214,28 +212,28 @@ class Session(Protocol):
         """
 
     def push(self, pulled: Pulled, delta: Float32, number: int) -> object:
-        """Make a push of what training added to the state, for `send`; `wait` includes it from now on.
+        """Make a push of the changes by training, for `send`; from now on, `wait` includes it.
 
         Raises as `Store.push` does for a wrong delta.
         """
 
     def send(self, push: Any) -> bool:
-        """Send the push, and those made before it, until every partition has them.
+        """Send the push, and those made before it, until every partition has applied them.
 
-        False if the session is superseded or lost. Raises as `Store.push` does.
+        Returns False if the session is superseded or lost. Raises as `Store.push` does.
         """
 
     def close(self) -> Outcome:
-        """End the session after its last push has been sent. Raises as `send` does."""
+        """End the session after its last push was sent. Raises as `send` does."""
 
 
 class Sessions(Protocol):
-    """One worker's sessions with a store, one or two of them open at a time."""
+    """A worker's sessions with a store; one or two are open at a time."""
 
     def begin(self, shard: int) -> Session:
-        """Begin an attempt at a data shard. From now on, no partition adds what earlier attempts push.
+        """Begin an attempt at a data shard. From now on, partitions refuse pushes of earlier attempts.
 
-        What partitions have already is not added again. Raises as `Store.push` does.
+        Pushes that partitions have applied already are not added again. Raises as `Store.push` does.
         """
 
     def close(self) -> None:
@@ -243,7 +241,7 @@ class Sessions(Protocol):
 
 
 def check_slots(slots: Slots, bits: int) -> Slots:
-    """A read-only view of the slots of a request; raises what `Store.pull` says."""
+    """A read-only view of the slots of a request; raises as documented at `Store.pull`."""
     dtype = slot_dtype(bits)
     if slots.dtype != dtype or slots.ndim != 1 or not slots.flags.c_contiguous:
         raise ValueError(
@@ -251,7 +249,7 @@ def check_slots(slots: Slots, bits: int) -> Slots:
             f"contiguous dimension of {np.dtype(dtype)}"
         )
     slots = slots.view()
-    slots.flags.writeable = False  # as Arrow's are: so the kernels are compiled for one kind of array
+    slots.flags.writeable = False  # like Arrow's, so that kernels are compiled for one kind of array
     if not ascending(slots):
         i = int(np.flatnonzero(slots[1:] <= slots[:-1])[0]) + 1
         raise ValueError(f"slot {slots[i]} at {i} follows {slots[i - 1]}: sort the slots and keep each once")
@@ -264,7 +262,7 @@ def check_slots(slots: Slots, bits: int) -> Slots:
 
 
 def check_delta(delta: Float32, rows: int, width: int) -> Float32:
-    """A read-only view of the delta of a push to `rows` slots; raises what `Store.push` says."""
+    """A read-only view of the delta of a push to `rows` slots; raises as documented at `Store.push`."""
     if delta.dtype != np.float32 or delta.shape != (rows, width) or not delta.flags.c_contiguous:
         raise ValueError(
             f"delta is {delta.dtype} of shape {delta.shape}: {rows} slots take contiguous float32 of "

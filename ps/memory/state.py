@@ -12,9 +12,9 @@ SMALLEST = 16  # records in the first table of a partition
 
 
 class DenseState:
-    """State in float32[2**bits, width]; memory that was never pushed to is not resident.
+    """State in float32[2**bits, width]; pages that were never pushed to take no memory.
 
-    Every method is called with the locks held of the partitions `first..last - 1` that it touches.
+    Callers hold the locks of the partitions `first..last - 1` that a method touches.
     """
 
     def __init__(self, partitions: Partitions, width: int) -> None:
@@ -43,11 +43,10 @@ class DenseState:
 class TableState:
     """State in one open-addressing hash table per partition, which doubles when it is 3/4 full.
 
-    A record takes `8 + 4 * width` bytes, rounded up to 8, and 3/8 to 3/4 of the records are in use once a
-    table is large beside one request. A table grows on its own, so growing needs little memory beside
-    what stays.
+    A record takes `8 + 4 * width` bytes, rounded up to a multiple of 8. In tables much larger than a request,
+    3/8 to 3/4 of the records are in use. Each table grows by itself, so growing needs little extra memory.
 
-    Every method is called with the locks held of the partitions `first..last - 1` that it touches.
+    Callers hold the locks of the partitions `first..last - 1` that a method touches.
     """
 
     def __init__(self, partitions: Partitions, width: int) -> None:
@@ -68,7 +67,7 @@ class TableState:
         self, slots: Slots, delta: Float32, cuts: Int64, first: int, last: int, applied: Int64, number: int
     ) -> None:
         """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
-        self._make_room(cuts, first, last)
+        self._grow(cuts, first, last)
         push_tables(
             self._addresses, self._capacities, self._used, self._words,
             slots, delta, cuts, first, last, applied, number,
@@ -77,22 +76,22 @@ class TableState:
     def not_zero(self, partition: int) -> tuple[Slots, Float32]:
         """The slots of one partition whose state is not all zeros, ascending, and that state; copies."""
         table = self._tables[partition]
-        # A free record has no state, so it drops out with the slots that were pushed back to zero.
+        # Free records are all zeros, so they are left out like slots that were pushed back to zero.
         state = table.view(np.float32)[:, STATE_AT : STATE_AT + self._width]
         records = np.flatnonzero(state.any(axis=1))
         slots = table[records, 0] - np.uint64(1)
         order = np.argsort(slots)
         return as_slots(slots[order], self._partitions.bits), state[records[order]]
 
-    def _make_room(self, cuts: Int64, first: int, last: int) -> None:
-        """Grows tables until every slot of the request would fit, were they all new.
+    def _grow(self, cuts: Int64, first: int, last: int) -> None:
+        """Grow tables until all slots of the request fit, even if all are new.
 
-        Counting which of them are new would cost as much as the push; so a table may double a push early.
+        Counting the new ones would cost as much as the push; so a table may double one push early.
         """
-        wanted = np.diff(cuts[first : last + 1])
-        full = self._used[first:last] + wanted > self._capacities[first:last] // 4 * 3
-        for p in (np.flatnonzero(full & (wanted > 0)) + first).tolist():
-            needed = int(self._used[p] + wanted[p - first])
+        requested = np.diff(cuts[first : last + 1])
+        full = self._used[first:last] + requested > self._capacities[first:last] // 4 * 3
+        for p in (np.flatnonzero(full & (requested > 0)) + first).tolist():
+            needed = int(self._used[p] + requested[p - first])
             capacity = max(SMALLEST, int(self._capacities[p]))
             while needed > capacity // 4 * 3:
                 capacity *= 2

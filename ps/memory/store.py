@@ -17,19 +17,19 @@ PARTITION_BITS = 6  # 64 partitions, or one per slot in a space smaller than tha
 MOST_DENSE_BITS = 26
 """512 MiB for FTRL once every slot is touched; a table takes 3 to 5 times that for each slot in it."""
 STRIPE = 32_768
-"""About how many slots a request reads or writes under one hold of locks.
+"""About how many slots a request reads or writes before it releases its locks and takes the next ones.
 
 A smaller request takes one kernel call; large ones follow each other through the partitions. Two threads that
-pull and push 170,000 of 2**24 slots do a pair in 1.9 ms, and in 3.3 ms (as one thread does) when each holds
-its locks to the end; 16,384 to 65,536 are equal.
+pull and push 170,000 of 2**24 slots take 1.9 ms for a pull and a push, but 3.3 ms (as a single thread does)
+if each holds its locks to the end; 16,384 to 65,536 are equally fast.
 """
 
 
 class MemoryStore:
     """`Store` in memory, with one lock per partition.
 
-    Raises StoreError for bits outside 1..40 and when there is no memory for the state, ValueError for a width
-    below 1.
+    Raises StoreError for bits outside 1..40 and if memory does not suffice for the state, ValueError for a
+    width below 1.
     """
 
     def __init__(self, bits: int, width: int) -> None:
@@ -41,7 +41,7 @@ class MemoryStore:
         self._locks = [threading.Lock() for _ in range(self.partitions.count)]
         self._applied: dict[tuple[str, int], Int64] = {}
         self._attempts: dict[tuple[str, int], int] = {}
-        """The latest attempt at each data shard that has any; written with all locks held."""
+        """The number of attempts at each data shard, if any; written with all locks held."""
         kind = DenseState if bits <= MOST_DENSE_BITS else TableState
         with self._reporting_full_memory():
             self._state: DenseState | TableState | None = kind(self.partitions, width)
@@ -51,7 +51,7 @@ class MemoryStore:
         out = np.empty((slots.size, self.width), np.float32)
         cuts = self.partitions.cuts(slots)
         for first, last, touched in self._stripes(cuts):
-            with self._holding(touched) as state:
+            with self._locked(touched) as state:
                 state.pull(slots, cuts, first, last, out)
         return out
 
@@ -72,25 +72,25 @@ class MemoryStore:
             if behind.size:
                 raise GapError("memory://", token, behind.tolist())
         for first, last, touched in self._stripes(cuts):
-            with self._holding(touched) as state, self._reporting_full_memory():
+            with self._locked(touched) as state, self._reporting_full_memory():
                 if token.attempt < self._attempts.get((token.job, token.shard), 0):
                     raise SupersededError("memory://", token)
                 state.push(slots, delta, cuts, first, last, applied, token.number)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        with self._holding(range(len(self._locks))):
+        with self._locked(range(len(self._locks))):
             attempt = self._attempts[job, shard] = self._attempts.get((job, shard), 0) + 1
             return attempt, self._watermarks(job, shard).copy()
 
     def applied(self, job: str, shard: int) -> Int64:
-        with self._holding(()):
+        with self._locked(()):
             marks = self._applied.get((job, shard))
             return np.full(len(self._locks), -1, np.int64) if marks is None else marks.copy()
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
         """See `Store.scan`; a block is one partition."""
         for p in range(len(self._locks)):
-            with self._holding((p,)) as state:
+            with self._locked((p,)) as state:
                 slots, values = state.not_zero(p)
             if slots.size:
                 yield slots, values
@@ -100,8 +100,8 @@ class MemoryStore:
 
     def close(self) -> None:
         """Frees the state. See `Store.close`."""
-        # Without the locks: whoever still holds one has the state in hand, and a thread that an interrupt
-        # ended may never give its lock back.
+        # Without the locks: their holders have their own reference to the state, and a thread that was
+        # interrupted may never release its lock.
         self._state = None
 
     @contextmanager
@@ -122,7 +122,7 @@ class MemoryStore:
         return marks
 
     def _stripes(self, cuts: Int64) -> Iterator[tuple[int, int, list[int]]]:
-        """Ranges of partitions that cover the request, with those of them that have slots."""
+        """Yield ranges of partitions that cover the request, and the partitions in each that have slots."""
         edges = cuts.tolist()
         count = len(self._locks)
         step = max(1, count * STRIPE // max(edges[-1], STRIPE))
@@ -131,18 +131,19 @@ class MemoryStore:
             yield first, last, [p for p in range(first, last) if edges[p] < edges[p + 1]]
 
     @contextmanager
-    def _holding(self, partitions: Sequence[int]) -> Iterator[DenseState | TableState]:
-        """The state, with the locks of these partitions, which are ascending: so no two requests wait for
-        each other.
+    def _locked(self, partitions: Sequence[int]) -> Iterator[DenseState | TableState]:
+        """Hold the locks of these partitions; yields the state.
+
+        Partitions are ascending, so that no two requests wait for each other.
         """
-        held = []
+        acquired = []
         try:
             for p in partitions:
                 self._locks[p].acquire()
-                held.append(self._locks[p])
+                acquired.append(self._locks[p])
             if self._state is None:
                 raise StoreError("the store in memory is closed: open a new one")
             yield self._state
         finally:
-            for lock in held:
+            for lock in acquired:
                 lock.release()
