@@ -1,4 +1,4 @@
-"""What coordinator and workers of a job share in Redis: leases, clocks, the queue of data shards, ranks."""
+"""The board that coordinator and workers of a job share in Redis: leases, clocks, data shards, ranks."""
 
 from typing import TYPE_CHECKING
 

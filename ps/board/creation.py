@@ -1,4 +1,4 @@
-"""`create_job`: puts a new job on a board when the job that was there before is over."""
+"""`create_job`: puts a new job on a board once the previous job is over."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ctr.ps.board.leases import LeaseWatch
 from ctr.ps.board.view import ALL_WITH_SCORES, LEASE_S, TIME, Job
 from ctr.ps.wire import Command, Write, pairs
 
-_POLL_S = 0.25  # or less, where leases are short
-_POLLS = 10  # in the length of a lease, at least
+_POLL_S = 0.25  # less if leases are short
+_POLLS = 10  # per length of a lease, at least
 
 
 def create_job(record: JobRecord, job: str, description: bytes, shards: int, ranks: int) -> Job:
@@ -23,7 +23,7 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
     created = Job(job, secrets.token_hex(8), lease_s, description, shards, ranks)
     previous = _PreviousJob(record)
     previous.wait_until_over()
-    # Its updates first, as the new job's workers may come as soon as it is there.
+    # Delete its updates first, as workers of the new job may start as soon as it exists.
     for rank in range(previous.ranks):
         record.connection.ask(("DEL", record.names.rank(rank)))
     launch, key = created.launch.encode(), record.key
@@ -39,10 +39,10 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
     }
 
     def decide(answers: list[Any]) -> Write[None]:
-        time, *of_previous = answers
-        if of_previous[0] == launch:  # our own request whose answer was lost
+        time, *previous_answers = answers
+        if previous_answers[0] == launch:  # our own request whose answer was lost
             return (), None
-        previous.leases(of_previous)
+        previous.leases(previous_answers)
         return [
             ("DEL", *key.all),
             ("SET", key.launch, launch),
@@ -57,10 +57,10 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
 
 
 class _PreviousJob:
-    """Watches the leases that a job has left on the board, on this process's monotonic clock.
+    """Watches the leases of the previous job on the board, on this process's monotonic clock.
 
-    It is over when it has finished or failed, when it has no leases, and when each of them was seen unchanged
-    for as long as it lasts. The lease of the coordinator counts unless the job is being stopped.
+    A job is over if it has finished or failed, if it has no leases, or if each lease stayed unchanged for its
+    whole length. The coordinator's lease counts unless the job is being stopped.
     """
 
     def __init__(self, record: JobRecord) -> None:
@@ -73,14 +73,14 @@ class _PreviousJob:
             ("ZRANGE", key.leases, *ALL_WITH_SCORES),
             ("HGETALL", key.lengths),
         ]
-        """Asks for what `leases` takes."""
+        """The commands for `leases`."""
         self.ranks = 0
-        """How many ranks it has."""
+        """The number of its ranks."""
         self._first: Mapping[bytes, bytes] | None = None
-        """The leases that were there at first."""
+        """The leases as read the first time."""
 
     def wait_until_over(self) -> None:
-        """Return when it is over. Raises StoreError when it has renewed a lease meanwhile."""
+        """Return once the job is over. Raises StoreError if it renews a lease meanwhile."""
         connection = self._record.connection
         watch: LeaseWatch | None = None
         while True:
@@ -99,9 +99,9 @@ class _PreviousJob:
             sleep(min(_POLL_S, least_s / _POLLS))
 
     def leases(self, answers: Sequence[Any]) -> Mapping[bytes, bytes]:
-        """The values of its leases; none where it is over as far as the board says.
+        """The values of its leases, from the answers to `reads`; none if the board says that it is over.
 
-        Raises StoreError when it has renewed one since the first time.
+        Raises StoreError if it has renewed one since the first time.
         """
         launch, (name, state, ranks, _), coordinator, workers, _ = answers
         leases: dict[bytes, bytes] = {}

@@ -1,4 +1,4 @@
-"""`JobBoard`: what the coordinator and the workers of one job share in Redis."""
+"""`JobBoard`: the state of a job that its coordinator and workers share in Redis."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class JobBoard:
     """The job of the model `url.model` (default: `default`): its state and reports, the `leases` of its
     workers, the `queue` of data shards, and the `ranks` of a BSP job.
 
-    Each process measures leases with its own monotonic clock, so times of day do not matter, on any machine.
-    All methods are thread-safe and safe to repeat: a request without an answer is sent again for
-    `patience_s`. All raise StoreError when the server cannot be reached for that long or refuses, when there
-    is no job, when it is gone (a node restarted empty), and when another job has taken its place.
+    Each process measures leases with its own monotonic clock, so clocks of machines may differ. All methods
+    are thread-safe and safe to repeat: a request without an answer is sent again for `patience_s`. All raise
+    StoreError if the server is unreachable for that long or refuses, if there is no job, if it is gone (a
+    node restarted empty), or if another job has replaced it.
 
     A worker must renew its lease with `leases.heartbeat`, at least three times in `lease_s`. The first
     process that sees a lease unchanged for its whole length expires the worker, for good: it has to register
-    anew. A process that got no answers itself, because the server was frozen or failing over, expires nobody
-    for half a lease, so that the others can renew theirs first.
+    again. After a time without answers, because the server was frozen or failing over, a process expires
+    nobody for half a lease, so that the others can renew theirs first.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class JobBoard:
         timeout_s: float = 10.0,
         patience_s: float = 30.0,
     ) -> None:
-        """Connect; a server that is silent for `timeout_s` counts as broken, and is asked again.
+        """Connect. A server that is silent for `timeout_s` counts as unreachable; the request is repeated.
 
         `lease_s` is the length of this process's leases. The default is that of the job, and `LEASE_S` for a
-        job that is created here. Raises StoreError when the server cannot be reached or refuses.
+        job that is created here. Raises StoreError if the server is unreachable or refuses.
         """
         self._record = JobRecord(url, lease_s=lease_s, timeout_s=timeout_s, patience_s=patience_s)
         self._key = self._record.key
@@ -54,9 +54,9 @@ class JobBoard:
         """Put a new, running job on the board, with `shards` data shards in its queue, and return it.
 
         The coordinator's lease begins. With `ranks` it is a BSP job. Raises StoreError if the board has a job
-        that is not over. A job is over when it has finished or failed, and when none of its workers is alive
-        and it was stopped or its coordinator is dead. If there are leases on the board, this waits for the
-        length of a lease to see whether anybody renews them.
+        that is not over. A job is over if it has finished or failed. It is also over if no worker is alive,
+        and it was stopped or its coordinator is dead. If the board has leases, this method waits for the
+        length of a lease to see whether they are renewed.
         """
         return create_job(self._record, job, description, shards, ranks)
 
@@ -86,7 +86,7 @@ class JobBoard:
         self._change("finished", (b"running", b"stopping"))
 
     def pause(self, at: int | None) -> None:
-        """Let nobody begin this clock or round, nor a later one; None ends the pause."""
+        """Stop all workers from beginning this clock or round, or a later one; None ends the pause."""
         job = self._key.job
         self._record.write(("HDEL", job, "pause") if at is None else ("HSET", job, "pause", at))
 
@@ -99,7 +99,7 @@ class JobBoard:
     def restore(
         self, progress: Mapping[int, int], ranks_pushed: Sequence[int] = (), *, started: int | None = None
     ) -> None:
-        """Set a job that was just created to the position of an earlier one.
+        """Set a new job to the position of an earlier one.
 
         `progress` has the pushed chunks of each unfinished data shard. The others of the first `started` data
         shards (default: up to the last unfinished one) are finished. `ranks_pushed` has the last round that
@@ -115,10 +115,10 @@ class JobBoard:
         ]
 
         def decide(answers: list[Any]) -> Write[None]:
-            (its_started, restored), marks = answers
+            (first_unclaimed, restored), marks = answers
             if restored == token:  # our own request whose answer was lost
                 return (), None
-            if restored is not None or its_started != b"0" or marks:
+            if restored is not None or first_unclaimed != b"0" or marks:
                 raise StoreError(
                     f"{self._record.url}: the job {self._record.job.id!r} cannot be set back to a checkpoint "
                     "after it has begun; create it anew."
@@ -143,7 +143,7 @@ class JobBoard:
         return view_of(answers)
 
     def report(self, name: str, blob: bytes) -> None:
-        """Store a report for the coordinator; it replaces an earlier one of that name."""
+        """Store a report for the coordinator; replaces an earlier one of that name."""
         self._record.write(("HSET", self._key.reports, name, blob))
 
     def reports(self, names: Collection[str] | None = None) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""`JobRecord`: the job on a board that this process belongs to, and requests to it and no other."""
+"""`JobRecord`: the job that this process belongs to, and requests that reach no other job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class JobRecord:
     """
 
     def __init__(self, url: RedisUrl, *, lease_s: float | None, timeout_s: float, patience_s: float) -> None:
-        """`lease_s` is the length of this process's leases; None: that of the job."""
+        """`lease_s` is the length of this process's leases; None for that of the job."""
         self.url = url
         self.own_lease_s = lease_s
         self.names = Keys(url.model or "default")
@@ -30,7 +30,7 @@ class JobRecord:
 
     @property
     def job(self) -> Job:
-        """The job, which is looked up on first use. Raises StoreError if there is none."""
+        """The job, read on first use. Raises StoreError if there is none."""
         if self._job is None:
             self.find()
         if self._job is None:
@@ -44,19 +44,19 @@ class JobRecord:
 
     @property
     def lease_ms(self) -> int:
-        """The same in ms."""
+        """`lease_s` in ms."""
         return int(self.lease_s * 1_000)
 
     def round_field(self, round_: int) -> bytes:
         """The field of a round's update in its rank's hash; other launches have other fields."""
-        return b"%b:%d" % (self._known(), round_)
+        return b"%b:%d" % (self._launch(), round_)
 
     def coordinator_lease(self, time: Sequence[bytes], lease_s: float) -> Command:
-        """The command that begins or renews the coordinator's lease, at this time."""
+        """The command that begins or renews the coordinator's lease at this time."""
         return ("SET", self.key.coordinator, milliseconds(time) + int(lease_s * 1_000))
 
     def remember(self, job: Job) -> None:
-        """From now on this process belongs to a job."""
+        """Make this process belong to a job."""
         self._job = job
         self.connection.slow_s = self.lease_s / 4
 
@@ -83,10 +83,10 @@ class JobRecord:
     def ask(self, *commands: Command, together: bool = False) -> list[Any]:
         """The answers to commands, in one round trip; with `together`, as one transaction.
 
-        They are carried out before this process knows whether the job is still there. So they must change
-        nothing, or nothing of another job.
+        The server carries them out even if another job has replaced this one. So they must not change
+        anything of another job.
         """
-        self._known()
+        self._launch()
         return self._checked(self.connection.ask(self._get_launch(), *commands, together=together))
 
     def update(self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: bytes) -> T:
@@ -97,7 +97,7 @@ class JobRecord:
         self, reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]], *watched: bytes
     ) -> tuple[T, list[Any]]:
         """See `Connection.transact`."""
-        self._known()
+        self._launch()
         return self.connection.transact(
             [self.key.launch, *watched],
             [self._get_launch(), *reads],
@@ -115,18 +115,18 @@ class JobRecord:
     def _get_launch(self) -> Command:
         return ("GET", self.key.launch)
 
-    def _known(self) -> bytes:
+    def _launch(self) -> bytes:
         """The launch of the job that this process belongs to."""
         return self.job.launch.encode()
 
     def _checked(self, answers: list[Any]) -> list[Any]:
         """The answers without the first, which must be the job's launch."""
-        launch, *rest = answers
+        launch, *others = answers
         if launch is None:
             raise self._gone()
-        if launch != self._known():
+        if launch != self._launch():
             raise self._another(self.job.id)
-        return rest
+        return others
 
     def _another(self, name: str) -> StoreError:
         return StoreError(
@@ -141,8 +141,8 @@ class JobRecord:
         )
 
     def _unknown(self, name: str | None) -> StoreError:
-        asked = "no job" if name is None else f"no job {name!r}"
+        job = "job" if name is None else f"job {name!r}"
         return StoreError(
-            f"{self.url}: there is {asked} of the model {self.names.model!r} in this store; start one with "
+            f"{self.url}: there is no {job} of the model {self.names.model!r} in this store; start one with "
             "`ctr train --store`, and give its id and store."
         )

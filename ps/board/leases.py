@@ -1,4 +1,4 @@
-"""`Leases`: which workers of a job are alive; `LeaseWatch`: which leases one process considers overdue."""
+"""`Leases`: which workers of a job are alive; `LeaseWatch`: which leases a process considers overdue."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ctr.ps.board.view import ALL_WITH_SCORES, TIME, milliseconds
 from ctr.ps.wire import Command, Write, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
-_LOOKS = 3  # in the length of a lease, at least
+_CHECKS = 3  # per length of a lease, at least
 
 
 class Leases:
-    """The live workers of a job. A worker dies when some process notices that its lease is overdue.
+    """The live workers of a job. A worker expires when a process notices that its lease is overdue.
 
-    Its id is never alive again, so whatever it owned is free for good.
+    Its id is never alive again, so all that it owned stays free.
     """
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._leases = record.key.leases
         self._lengths = record.key.lengths
-        self._looks_again = 0.0
+        self._next_check = 0.0
 
     def register(self, host: str) -> str:
-        """The id of a new worker. Its clock begins when it claims its first data shard."""
+        """Register a worker, and return its id. Its clock begins when it claims its first data shard."""
         worker = secrets.token_hex(6)
 
         def decide(answers: list[Any]) -> Write[None]:
@@ -44,9 +44,9 @@ class Leases:
         return worker
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
-        """Renew the worker's lease, and store a report by its name. Also looks at the leases of the others.
+        """Renew the worker's lease, and store a report by its name. Also checks the leases of the others.
 
-        False if the worker has expired: it has to register anew.
+        Returns False if the worker has expired: it has to register again.
         """
         me = worker.encode()
 
@@ -56,7 +56,7 @@ class Leases:
                 return (), None
             commands: list[Command] = [
                 ("ZADD", self._leases, "XX", self._until(time), me),
-                ("ZSCORE", self._leases, me),  # it may expire just now
+                ("ZSCORE", self._leases, me),  # None if it has expired meanwhile
             ]
             if report is not None:
                 commands.append(("HSET", self._record.key.reports, *report))
@@ -66,8 +66,9 @@ class Leases:
         return bool(written) and written[1] is not None
 
     def expire(self, worker: str) -> None:
-        """End the lease of a worker that leaves or is known to be dead. Its data shards and ranks are free at
-        once; their progress is kept.
+        """End the lease of a worker that leaves or is known to be dead.
+
+        This frees its data shards and ranks immediately; their progress is kept.
         """
         self._record.write(*self._expiry([worker.encode()]))
 
@@ -84,25 +85,26 @@ class Leases:
         return values
 
     def overdue(self) -> list[bytes]:
-        """The workers whose leases are overdue, as they were seen last."""
+        """The workers whose leases were overdue when last seen."""
         return self._watch.overdue(monotonic(), self._record.connection.last_trouble)
 
     def has_run_out(self, worker: bytes) -> bool:
-        """True if this worker has expired, or this process saw no renewal in time. Such a worker must not
-        claim anything, but that alone does not expire it.
+        """True if this worker has expired, or this process saw no renewal in time.
+
+        In the latter case the worker has not expired yet, but must not claim anything.
         """
         return self._watch.is_unchanged(worker)
 
     def expire_overdue(self) -> None:
         """Expire the workers whose leases are overdue.
 
-        Asks the server only when a lease may be overdue, and a few times in the length of a lease.
+        Asks the server only if a lease may be overdue, and a few times per length of a lease.
         """
         now = monotonic()
-        if now < self._looks_again and not self._watch.is_due(now, self._record.connection.last_trouble):
+        if now < self._next_check and not self._watch.is_due(now, self._record.connection.last_trouble):
             return
-        self._looks_again = now + self._record.lease_s / _LOOKS
-        # Clocks without a lease, for which everybody would wait; there should be none.
+        self._next_check = now + self._record.lease_s / _CHECKS
+        # Clocks without a lease, for which all would wait; there should be none.
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 
@@ -136,16 +138,16 @@ class Leases:
         ]
 
     def _until(self, time: Sequence[bytes]) -> int:
-        """The value of a lease that is renewed now."""
+        """The value of a lease that is renewed at this time."""
         return milliseconds(time) + self._record.lease_ms
 
 
 class LeaseWatch:
-    """When this process saw each lease change, on its monotonic clock.
+    """Watches when leases change, on the monotonic clock of this process.
 
-    Any change of its value renews a lease. It is overdue when it was seen unchanged for its whole length, and
-    this process got answers for the last half of a lease: after a freeze or an outage, it lets the others
-    renew theirs first. Thread-safe; times are in seconds.
+    Any change of its value renews a lease. It is overdue if it stayed unchanged for its whole length, and
+    this process got answers throughout the last half of a lease: so others can renew theirs first after a
+    freeze or an outage. Thread-safe; times are in seconds.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -156,16 +158,16 @@ class LeaseWatch:
         """By worker: the value of its lease, and when this value was first seen."""
         self._lengths_s: Mapping[bytes, float] = {}
         self._seen = -float("inf")
-        self._blind = -float("inf")
-        """The end of the last time in which this process saw nothing for too long."""
+        self._blind_until = -float("inf")
+        """The end of the last period in which this process saw nothing for too long."""
         self._end = float("inf")
         """When the first lease is overdue, unless it is renewed."""
 
     def see(self, leases: Mapping[bytes, bytes], lengths_s: Mapping[bytes, float], now: float) -> None:
-        """Note the values of all leases, and how long each lasts."""
+        """Note the values and lengths of all leases."""
         with self._lock:
             if now - self._seen > self._lease_s / 2:
-                self._blind = now
+                self._blind_until = now
             before, self._seen, self._lengths_s = self._since, now, lengths_s
             self._since = {
                 worker: before[worker] if before.get(worker, (None,))[0] == value else (value, now)
@@ -175,20 +177,20 @@ class LeaseWatch:
             self._end = min(ends, default=float("inf"))
 
     def is_due(self, now: float, trouble: float) -> bool:
-        """True if a lease is overdue, unless it was renewed since `see` was called last.
+        """True if a lease is overdue, unless it was renewed since the last call of `see`.
 
-        `trouble` is when the server last failed to answer in time.
+        `trouble` is the last time at which the server failed to answer in time.
         """
         with self._lock:
             return now > self._end and self._sees(now, trouble)
 
     def overdue(self, now: float, trouble: float) -> list[bytes]:
-        """The workers whose leases are overdue, as they were seen last."""
+        """The workers whose leases were overdue when last seen."""
         with self._lock:
             return [*filter(self._is_unchanged, self._since)] if self._sees(now, trouble) else []
 
     def is_unchanged(self, worker: bytes) -> bool:
-        """True if a worker has no lease, or its lease was unchanged for its whole length, even with gaps."""
+        """True if a worker has no lease, or its lease stayed unchanged for its length, even with gaps."""
         with self._lock:
             return worker not in self._since or self._is_unchanged(worker)
 
@@ -197,4 +199,4 @@ class LeaseWatch:
         return self._seen - since > self._lengths_s[worker]
 
     def _sees(self, now: float, trouble: float) -> bool:
-        return now - max(self._blind, trouble) > self._lease_s / 2
+        return now - max(self._blind_until, trouble) > self._lease_s / 2

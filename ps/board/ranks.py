@@ -1,4 +1,4 @@
-"""`Ranks`: who trains which rank of a BSP job, and how far every rank is."""
+"""`Ranks`: the owners and the progress of the ranks of a BSP job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ctr.ps.wire import Command, Write, pairs
 
 
 class Ranks:
-    """The ranks of a job. A rank is free when its owner is no live worker."""
+    """The ranks of a job. A rank is free if its owner is not a live worker."""
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
@@ -21,7 +21,7 @@ class Ranks:
         self._began = monotonic()
 
     def gate(self, worker: str) -> RankGate:
-        """Whether a worker may go on with a rank; cheap enough to ask every few ms."""
+        """The data that decides whether a worker may continue; cheap enough to read every few ms."""
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
         reads: list[Command] = [
@@ -42,19 +42,19 @@ class Ranks:
         )
 
     def claim(self, worker: str) -> list[int]:
-        """The ranks that the worker owns from now on, after claiming free ones or giving one up.
+        """Claim free ranks or release one; returns the ranks that the worker then owns.
 
-        Call it again while waiting for others: each time, a worker with the fewest ranks claims free ones,
-        and a worker with two more than another gives one up (see `share_ranks`). For the first
-        `lease_s` of this process, ranks that never had an owner are reserved for workers without one. Empty
-        for a worker that has expired.
+        Call it repeatedly while waiting for others: each time, a worker with the fewest ranks claims free
+        ones, and a worker with two more than another releases one (see `share_ranks`). For the first
+        `lease_s` of this process, ranks that never had an owner are reserved for workers without one. Returns
+        no ranks for a worker that has expired.
         """
         self._leases.expire_overdue()
         key, ranks = self._record.key, self._record.job.ranks
 
         def decide(answers: list[Any]) -> Write[list[int]]:
-            its_owners, leases = answers
-            owners = {int(rank): owner.decode() for rank, owner in pairs(its_owners).items()}
+            rank_owners, leases = answers
+            owners = {int(rank): owner.decode() for rank, owner in pairs(rank_owners).items()}
             live = {member.decode() for member in leases}
             early = monotonic() < self._began + self._record.lease_s
             changes = share_ranks(worker, owners, ranks, live, reserve_untouched=early)
@@ -66,16 +66,16 @@ class Ranks:
         return self._record.update(reads, decide, key.rank_owners)
 
     def prepare(self, rank: int, round_: int, blob: bytes) -> bytes | None:
-        """Store a round's update of a rank; returns the one that counts, the first that was prepared.
+        """Store a rank's update for a round; returns the first that was stored, which is the valid one.
 
-        Updates of the rank's earlier rounds are deleted. None if a later round is prepared already: this one
-        was wholly pushed long ago, and must not be pushed again.
+        Deletes updates of the rank's earlier rounds. Returns None if a later round is prepared already: then
+        this one was wholly pushed long ago, and must not be pushed again.
         """
         key, field = self._record.names.rank(rank), self._record.round_field(round_)
-        ours = self._record.round_field(0)[:-1]
+        prefix = self._record.round_field(0)[:-1]
 
         def decide(answers: list[Any]) -> Write[bool]:
-            fields = {int(name[len(ours) :]): name for name in answers[0] if name.startswith(ours)}
+            fields = {int(name[len(prefix) :]): name for name in answers[0] if name.startswith(prefix)}
             if fields and max(fields) >= round_:
                 return (), False
             commands: list[Command] = [("HSET", key, field, blob)]
@@ -83,41 +83,41 @@ class Ranks:
                 commands.append(("HDEL", key, *fields.values()))
             return commands, True
 
-        first = self._record.connection.update([key], [("HKEYS", key)], decide)
-        return blob if first else self.prepared(rank, round_)
+        is_first = self._record.connection.update([key], [("HKEYS", key)], decide)
+        return blob if is_first else self.prepared(rank, round_)
 
     def prepared(self, rank: int, round_: int) -> bytes | None:
-        """The prepared update for a round of a rank; None if there is none, or a later one."""
+        """The prepared update of a rank for a round; None if there is none, or a later one."""
         key = self._record.names.rank(rank)
         (blob,) = self._record.connection.ask(("HGET", key, self._record.round_field(round_)))
         return None if blob is None else bytes(blob)
 
     def announce_prepared(self, rank: int, round_: int) -> None:
-        """Publish that the rank's update of this round, and so of all before, is prepared."""
+        """Publish that the rank's updates up to this round are prepared."""
         self._mark(round_, f"s{rank}")
 
     def announce_pushed(self, rank: int, round_: int) -> None:
-        """Publish that the rank's update of this round, and so of all before, is wholly pushed.
+        """Publish that the rank's updates up to this round are wholly pushed.
 
-        It was prepared, too; a board that came back with an old snapshot may not know that.
+        Also publishes that they are prepared, as a board restored from an old snapshot may lack that.
         """
         self._mark(round_, f"p{rank}", f"s{rank}")
 
     def _mark(self, round_: int, *members: str) -> None:
-        marks = (word for member in members for word in (round_, member))
-        self._record.write(("ZADD", self._record.key.marks, "GT", *marks))
+        arguments = (argument for member in members for argument in (round_, member))
+        self._record.write(("ZADD", self._record.key.marks, "GT", *arguments))
 
 
 def share_ranks(
     worker: str, owners: Mapping[int, str], ranks: int, live: Collection[str], *, reserve_untouched: bool
 ) -> dict[int, str]:
-    """What changes in `owners`: the free ranks that `worker` claims, or one that it gives up, as "".
+    """The changes to `owners`: the free ranks that `worker` claims, or one that it releases, as "".
 
-    `owners` has the worker that last claimed each rank, or "" for a rank that was given up; a rank is free if
+    `owners` has the worker that last claimed each rank, or "" for a rank that was released; a rank is free if
     that worker is not `live`. The workers with the fewest ranks claim; a worker with two more than another
-    gives one up if none is free. So every rank gets an owner, and the numbers come to differ by one at most,
-    whoever comes and goes. With `reserve_untouched`, ranks that never had an owner go to workers without any,
-    so that the first worker leaves some for those still on their way.
+    releases one if none is free. So every rank gets an owner, and the numbers of ranks soon differ by one at
+    most, even if workers come and go. With `reserve_untouched`, only workers without ranks claim ranks that
+    never had an owner, so that the first worker leaves some for those that are still starting.
     """
     counts = dict.fromkeys(live, 0)
     if worker not in counts:

@@ -1,4 +1,4 @@
-"""`ShardQueue`: which data shards of a job are claimed, by whom, and how far they are."""
+"""`ShardQueue`: the data shards of a job, their owners and their progress."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ctr.ps.board.view import (
 from ctr.ps.wire import Command, Write, pairs
 
 _MOST_SKIPPED = 256
-"""Data shards that may wait, free, for somebody who reads them cheaply: each claim reads them all."""
+"""Limits the free data shards that wait for a worker that reads them cheaply: each claim reads them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """Which data shards a worker reads cheaply, where a part of the data set has to be fetched to be read."""
+    """Which data shards a worker reads cheaply, if parts of the data set have to be fetched."""
 
     part_of: Callable[[int], int]
     """The part in which a data shard begins."""
@@ -34,14 +34,14 @@ class Affinity:
     """The parts that are on the worker's machine."""
     shards_in_pass: int
     shards_in_part: int
-    """About as many."""
+    """Approximate."""
 
 
 class ShardQueue:
-    """The data shards of a job, first in, first out; those that a worker left unfinished come first.
+    """The data shards of a job, first in, first out; unfinished ones of dead workers come first.
 
-    Only data shards that are claimed and unfinished have entries, so a long queue costs nothing. A data shard
-    is free if its owner is not alive.
+    Only claimed, unfinished data shards have entries, so a long queue costs nothing. A data shard is free if
+    its owner is not alive.
     """
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
@@ -49,14 +49,14 @@ class ShardQueue:
         self._leases = leases
 
     def gate(self, worker: str) -> ClockGate:
-        """Whether a worker may begin its next chunk; cheap enough to ask every few ms."""
+        """The data that decides whether a worker may begin its next chunk; cheap to read every few ms."""
         gate, _ = self._gate_after(worker)
         return gate
 
     def _gate_after(self, worker: str, *commands: Command) -> tuple[ClockGate, list[Any]]:
-        """Carry out these commands, then read the gate; returns both, after one round trip.
+        """Carry out commands, then read the gate, in one round trip; returns the gate and the answers.
 
-        Every now and then it looks at all leases first.
+        Now and then it checks all leases first.
         """
         self._leases.expire_overdue()
         key = self._record.key
@@ -70,8 +70,8 @@ class ShardQueue:
             ("HLEN", key.owners),  # after `started`: so `finished` is never too high
         ]
         answers = self._record.ask(*commands, *reads)
-        of_reads = answers[len(commands) :]
-        lease, coordinator, (state, pause, started), workers, working, least, unfinished = of_reads
+        lease, coordinator, facts, workers, working, least, unfinished = answers[len(commands) :]
+        state, pause, started = facts
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
@@ -94,19 +94,19 @@ class ShardQueue:
     ) -> Claim | None:
         """The next data shard for a worker that has `claimed` these before; see `choose_shard`.
 
-        None if all are in work or finished, if the worker has expired or its lease has run out, and if the
-        job is to stop. Nobody waits for a worker that has no data shard then: its clock ends, and its next
-        claim gives it the least clock of the others, as its first claim did.
+        None if all are in progress or finished, if the worker has expired or its lease has run out, and if
+        the job is to stop. A worker that then has no data shard loses its clock, so that nobody waits for it.
+        Its next claim gives it the least clock of the others, as its first claim did.
         """
         self._leases.expire_overdue()
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
         def decide(answers: list[Any]) -> Write[tuple[int, int] | None]:
-            *its_leases, (state, its_started), its_owners, its_clocks, its_progress, highest = answers
-            leases, clocks, started = self._leases.see(*its_leases), pairs(its_clocks), int(fact(its_started))
+            *lease_answers, (state, begun), shard_owners, clock_scores, progress, highest = answers
+            leases, clocks, started = self._leases.see(*lease_answers), pairs(clock_scores), int(fact(begun))
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
                 return (), None
-            owners = {int(shard): owner for shard, owner in pairs(its_owners).items()}
+            owners = {int(shard): owner for shard, owner in pairs(shard_owners).items()}
             chosen = choose_shard(
                 me, owners, leases, started, shards, claimed=claimed, ahead=ahead, affinity=affinity
             )
@@ -114,7 +114,7 @@ class ShardQueue:
                 over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
             owner = owners.get(chosen, b"")
-            pushed = number(pairs(its_progress).get(progress_of(chosen, owner))) or 0
+            pushed = number(pairs(progress).get(progress_of(chosen, owner))) or 0
             others = [int(float(clock)) for other, clock in clocks.items() if other in leases]
             clock = min(others, default=number(highest) or 0)
             commands: list[Command] = [
@@ -139,26 +139,26 @@ class ShardQueue:
             ("ZRANGE", key.progress, *ALL_WITH_SCORES),
             ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
-        # Hosts are watched, too, which change when a worker registers or expires: one that is frozen here
-        # until it has expired must not leave a clock behind, for which everybody would wait. Leases are not,
-        # as each heartbeat changes them, nor progress, which changes with every chunk: the last chunks of an
-        # expired worker may be missed, and the partitions know better.
+        # Hosts change when a worker registers or expires, and are watched: a worker that is frozen here until
+        # it has expired must not leave a clock behind, for which all would wait. Leases change with each
+        # heartbeat and progress with every chunk, so they are not watched: a claim may miss the last chunks
+        # of an expired worker, but the watermarks of the partitions include them.
         chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.hosts)
         return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
-        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock; then the
-        `gate`, in one round trip.
+        """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock.
 
-        None if the shard is no longer this worker's, or the worker has expired.
+        Returns the `gate`, in the same round trip; None if the shard is no longer this worker's, or the
+        worker has expired.
         """
         key, me = self._record.key, worker.encode()
         mine = progress_of(shard, me)
-        # Nothing needs to be watched: numbers only grow, and the member of each is removed when this worker
-        # must not change it any more.
+        # Nothing needs to be watched: numbers only grow, and a member is removed when this worker must no
+        # longer change it.
         gate, answers = self._gate_after(
             worker,
-            # Even if the worker has expired: what is pushed is pushed, and the next worker can skip it.
+            # Even if the worker has expired: its pushes were added, and the next worker can skip them.
             ("ZADD", key.progress, "XX", "GT", progress, mine),
             ("ZADD", key.clocks, "XX", "GT", clock, me),
             ("ZADD", key.marks, "XX", "GT", clock, highest_clock(self._record.job.launch)),
@@ -167,7 +167,7 @@ class ShardQueue:
         return gate if gate.live and answers[-1] is not None else None
 
     def done(self, worker: str, shard: int) -> bool:
-        """Note that the shard is wholly pushed. False if it is neither this worker's nor finished."""
+        """Publish that the shard is wholly pushed. False if it is neither this worker's nor finished."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[bool]:
@@ -182,7 +182,7 @@ class ShardQueue:
         return self._record.update(reads, decide, key.owners)
 
     def release(self, worker: str, shard: int) -> None:
-        """Give the shard back unfinished, with its progress, if it is still this worker's."""
+        """Release the unfinished shard, keeping its progress, if it is still this worker's."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[None]:
@@ -213,17 +213,17 @@ def choose_shard(
     ahead: bool = False,
     affinity: Affinity | None = None,
 ) -> int | None:
-    """The data shard that a live worker claims, `started` or more for one of the queue; None for none.
+    """The data shard that a live worker claims: a free one, or from `started` on, a new one; None for none.
 
-    `owners` has the worker that last claimed each unfinished one of the first `started` data shards, or
-    nobody if it was released. It is free if that worker is not `live`. If the worker owns one that it does
-    not know to have `claimed`, the answer to an earlier claim was lost: it gets that one.
+    `owners` has the worker that last claimed each unfinished one of the first `started` data shards, or ""
+    if it was released. It is free if that worker is not `live`. If the worker owns one that is not among its
+    `claimed` ones, the answer to an earlier claim was lost: it gets that one.
 
-    A data shard that is claimed `ahead`, while the worker trains another, waits for this worker, however slow
-    it is. So it leaves one for each of the other workers, who may be done earlier.
+    A data shard that is claimed `ahead`, while the worker trains another, waits for this worker, even a slow
+    one. So the worker leaves one for each of the others, which may finish earlier.
 
-    With `affinity`, a data shard whose part it holds comes first, then one of a part that no other worker has
-    in work. Those of the queue that it passes over are free from then on.
+    With `affinity`, data shards of parts that the worker holds come first, then those of parts that no other
+    worker trains. New data shards that are skipped are free from then on.
     """
     own = (shard for shard, owner in owners.items() if owner == worker and shard not in claimed)
     free = [shard for shard, owner in owners.items() if owner not in live]

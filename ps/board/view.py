@@ -1,4 +1,4 @@
-"""What the job board says, and how it is read."""
+"""The views of a job board, and the commands and answers of which they are made."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LEASE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it was created."""
+    """The facts of a job, which never change."""
 
     id: str
     """A resumed job keeps its id."""
     launch: str
     """A random id of this launch; a resumed job gets another."""
     lease_s: float
-    """The length of the coordinator's lease, and of a worker's, unless that has its own."""
+    """The length of the coordinator's lease, and the default for workers' leases."""
     description: bytes
-    """What the coordinator wrote for workers that take part."""
+    """The coordinator's description of the job for workers."""
     shards: int
     """Data shards in the queue."""
     ranks: int
@@ -40,9 +40,9 @@ class Claim:
 
     shard: int
     progress: int
-    """How many of its chunks are wholly pushed; the worker goes on with the next."""
+    """How many of its chunks are wholly pushed; the worker continues with the next."""
     clock: int
-    """The worker's clock from now on. A worker without data shards gets the least clock of the others."""
+    """The worker's clock. A worker without data shards gets the least clock of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,16 @@ class _Gate:
 
     state: JobState
     pause: int | None
-    """The clock, or round, that nobody may begin."""
+    """The clock or round that no worker may begin."""
     live: bool
-    """False if the worker has expired: its data shards and ranks are free, and it has to register anew."""
+    """False if the worker has expired: its data shards and ranks are free, and it has to register again."""
     coordinator: bytes | None
     """Changes whenever the coordinator renews its lease."""
 
     def awaited(self, *, paused: bool) -> object:
-        """A value that changes while those make progress for whom a worker waits: the other workers or, if
-        all are `paused`, the coordinator.
+        """A value that changes as long as those make progress for whom a worker waits.
+
+        These are the other workers or, if all are `paused`, the coordinator.
         """
         return self if paused else replace(self, coordinator=None)
 
@@ -69,13 +70,13 @@ class ClockGate(_Gate):
     """Decides whether a worker may begin its next chunk."""
 
     least_clock: int | None
-    """Of the workers with data shards in work; None if there are none."""
+    """The least clock of the workers with data shards; None if there are none."""
     workers: int
-    """Live ones."""
+    """Live workers."""
     working: int
-    """Those of them that have data shards in work."""
+    """Live workers with data shards."""
     finished: int
-    """Data shards."""
+    """Finished data shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,9 @@ class WorkerView:
     id: str
     host: str
     clock: int | None
-    """None while it has no data shard in work."""
+    """None while it has no data shard."""
     lease_left_s: float
-    """By the server's clock; below 0 if it is overdue and the worker is not expired yet."""
+    """By the server's clock; below 0 if it is overdue and the worker has not expired yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class RankView:
     """A rank."""
 
     owner: str | None
-    """None if it is free: never claimed, given up, or its worker is dead."""
+    """None if it is free: never claimed, released, or its worker is dead."""
     prepared: int
     """The last round whose update is prepared; -1 for none."""
     pushed: int
@@ -130,23 +131,23 @@ class BoardView:
     message: str
     """Why the job failed."""
     pause: int | None
-    """The clock or round that nobody may begin."""
+    """The clock or round that no worker may begin."""
     coordinator: bytes | None
     """Changes whenever the coordinator renews its lease."""
     coordinator_lease_left_s: float
-    """Of that lease, by the server's clock; 0 when it has run out."""
+    """The rest of the coordinator's lease, by the server's clock; 0 if it has run out."""
     clock: int
     """The highest clock of any worker so far."""
     workers: tuple[WorkerView, ...]
-    """The live ones, by id."""
+    """Live workers, by id."""
     shards: int
-    """Data shards in all."""
+    """All data shards."""
     started: int
     """How many data shards, from the first of the queue, were claimed at least once."""
     finished: int
     """How many of those are finished."""
     unfinished: Mapping[int, ShardView]
-    """The others of those, in ascending order; empty if they were not asked for."""
+    """The others of those, in ascending order; empty if they were not requested."""
     ranks: tuple[RankView, ...]
     """Empty for an SSP job."""
 
@@ -163,12 +164,12 @@ ALL_WITH_SCORES = 0, -1, "WITHSCORES"
 
 
 def milliseconds(time: Sequence[bytes]) -> int:
-    """The answer to TIME, in ms since 1970."""
+    """Convert an answer to TIME to ms since 1970."""
     return int(time[0]) * 1_000 + int(time[1]) // 1_000
 
 
 def number(score: bytes | None) -> int | None:
-    """A score of a sorted set that holds whole numbers; None for a member that is not there."""
+    """A whole number from a score of a sorted set; None for an absent member."""
     return None if score is None else int(float(score))
 
 
@@ -178,17 +179,17 @@ def rounds(scores: Iterable[bytes | None]) -> tuple[int, ...]:
 
 
 def fact(value: bytes | None) -> bytes:
-    """A field that a job's hash has from its creation on. Raises StoreError where it is not there."""
+    """A field that every job's hash has. Raises StoreError if it is absent."""
     if value is None:
         raise StoreError(
-            "the job board is not whole: a key of it was deleted or overwritten. Remove what is left with "
+            "the job board is incomplete: one of its keys was deleted or overwritten. Remove the rest with "
             "`ctr ps drop`, and start again or resume from a checkpoint."
         )
     return value
 
 
 def job_state(state: bytes | None) -> JobState:
-    """As the board has it. Raises StoreError as `fact` does."""
+    """The state of a job. Raises StoreError as `fact` does."""
     return cast(JobState, fact(state).decode())
 
 
@@ -197,7 +198,7 @@ JOB_FACTS = "launch", "id", "lease", "description", "shards", "ranks"
 
 
 def job_of(facts: Sequence[Any]) -> Job:
-    """The job, from the answers for `JOB_FACTS` of one that is there."""
+    """The job, from its `JOB_FACTS`."""
     launch, name, lease, description, shards, ranks = facts
     name, description, shards, ranks = map(fact, (name, description, shards, ranks))
     lease_s = LEASE_S if lease is None else int(lease) / 1_000  # jobs of earlier versions have none
@@ -205,7 +206,7 @@ def job_of(facts: Sequence[Any]) -> Job:
 
 
 def marks(key: bytes, kind: str, ranks: int) -> Command:
-    """Reads the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
+    """The command for the last round of every rank that is prepared (`kind` "s") or pushed ("p")."""
     return ("ZMSCORE", key, *(f"{kind}{rank}" for rank in range(ranks)))
 
 
@@ -222,12 +223,12 @@ def read_reports(
 
 
 def highest_clock(launch: str) -> bytes:
-    """The member of `marks` for the highest clock of a launch, so that earlier launches cannot change it."""
+    """The member of `marks` for a launch's highest clock; earlier launches do not change it."""
     return b"clock:" + launch.encode()
 
 
 def progress_of(shard: int, owner: bytes) -> bytes:
-    """The member of `progress` for a data shard of this worker, or of nobody."""
+    """The member of `progress` for a data shard and its owner, which is empty if it was released."""
     return b"%d:%b" % (shard, owner)
 
 
@@ -257,7 +258,6 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
 def view_of(answers: Mapping[str, Any]) -> BoardView:
     """The board, from the answers to `view_reads`, by name."""
     state, message, pause, shards, started = answers["job"]
-    now_state = job_state(state)
     now_ms = milliseconds(answers["time"])
     leases, clocks, hosts = (pairs(answers[name]) for name in ("leases", "clocks", "hosts"))
     progress, rank_owners = (pairs(answers.get(name, ())) for name in ("progress", "rank_owners"))
@@ -270,7 +270,7 @@ def view_of(answers: Mapping[str, Any]) -> BoardView:
     coordinator = answers["coordinator"]
     lease_end = int(coordinator) if coordinator is not None and coordinator.isdigit() else 0
     return BoardView(
-        state=now_state,
+        state=job_state(state),
         message=(message or b"").decode(),
         pause=number(pause),
         coordinator=coordinator,

@@ -1,3 +1,3 @@
-"""The feed of changes of a model in Redis: what pushes have added since a position."""
+"""The feed of a model in Redis: the changes that pushes have made since a position."""
 
 from ctr.ps.feed.feed import Feed, PartitionChange

@@ -1,16 +1,16 @@
-"""`Feed`: what everybody's pushes add to the partitions of a model, for those who keep a copy of it.
+"""`Feed`: the changes that pushes make to the partitions of a model, for readers that keep a copy of it.
 
-Each push to a partition that is followed appends an entry to the partition's feed, a Redis stream, and counts
-the partition's version up, both in its own transaction (see `ctr.ps.redis.feed_entry`). A reader knows the
-version that its copy has, and the entry that led there. It reads on from that entry, in bounded pieces and
-without a lock. It reads the partition anew
+A push to a followed partition appends an entry to the partition's feed, a Redis stream, and increments the
+partition's version, both in its own transaction (see `ctr.ps.redis.feed_entry`). A reader knows the version
+of its copy, and the last entry that it contains. It continues from that entry, a few entries at a time and
+without a lock. It reads the whole partition
 
-- at first: then it also switches the feed on, by a field of the facts that every push looks at and watches;
-- when old entries were removed before it had read them, which version and length of the stream tell;
-- when another server, or one with another history, answers for the partition: that may lack entries.
+- at first: then it also switches the feed on, by a field of the facts that every push reads and watches;
+- if old entries were removed before it had read them, which the version and the stream's length show;
+- if another server, or one with another history, answers for the partition: it may lack entries.
 
-So a copy holds at every moment what the partition held at one moment, each push whole and once. Folding moves
-increments from logs to the state, which changes no sum, so readers do not see it.
+So a copy always equals the partition at some moment, with every push whole and once. Folding moves increments
+from logs to the state, which changes no sum, so readers do not notice it.
 """
 
 from __future__ import annotations
@@ -26,72 +26,72 @@ from ctr.ps.redis import RedisModel, RedisStore, read_feed_entry
 from ctr.ps.wire import FEED, INCARNATION, Link, ReplyReader, ServerError, checked, command, read_queued
 
 _ENTRIES = 16
-"""Read of a partition at a time: until they are read, the server holds them in memory once more."""
+"""Entries of a partition that are read at a time: the server buffers its answer in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """What is new of one partition, up to one moment."""
+    """The changes of one partition, up to one moment."""
 
     partition: int
     slots: Slots
-    """uint32|uint64[k], of the store; in the order of pushes, so in any order, and some repeatedly."""
+    """uint32|uint64[k], of the store; in the order of pushes, so neither sorted nor unique."""
     increments: Int64
     """int64[k], to be added to packed accumulators."""
     pushed_ms: int = 0
     """When the first of these pushes arrived, in milliseconds since 1970 by the server's clock."""
     whole: Int64 | None = None
-    """int64[slots of a partition], packed accumulators that take the place of all that was known."""
+    """int64[slots of a partition]: packed accumulators that replace all earlier ones; None if none do."""
 
 
 @dataclass(slots=True)
 class _Position:
-    """How far a partition has been read."""
+    """A position in the feed of a partition."""
 
     version: int
-    """Of the last entry read."""
+    """The version of the last entry that was read."""
     entry: bytes
-    """Its id; before the first, what is less than any."""
-    known: int
-    """The version of the partition when it was read anew: entries up to here are in what was read."""
+    """The id of that entry; before the first, one that is less than any."""
+    whole_version: int
+    """The version of the partition when all of it was read: it contains the entries up to this one."""
     behind: int
-    """How many entries there were that have not been read."""
+    """How many entries were in the feed and not yet read."""
 
 
 class Feed:
-    """One reader of a model's changes; not thread-safe. Its methods raise as `Store.pull` does."""
+    """A reader of a model's changes; not thread-safe. Its methods raise as `Store.pull` does."""
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._model: RedisModel = store.pulls.model
         self._positions: list[_Position | None] = [None] * store.partitions.count
-        """By partition; None: it is to be read anew."""
+        """By partition; None if the whole partition is to be read."""
         self._lineages = store.pulls.lineages()
         self.anew = 0
-        """How many partitions have been read anew so far."""
+        """How many times a whole partition was read."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every partition has been read, so that nothing but changes is left to read."""
+        """Whether every partition has been read, so that only changes are still to be read."""
         return None not in self._positions
 
     @property
     def is_current(self) -> bool:
-        """Whether the last reading left nothing of what was there when it began."""
+        """Whether the last call of `read` read all that was in the feed when it began."""
         return all(position is not None and not position.behind for position in self._positions)
 
     def read(self) -> list[PartitionChange]:
-        """What has been added since the last reading, at most one change for each partition.
+        """The changes since the last call, at most one per partition.
 
-        At most one partition is read anew by a call; call it until `is_current`.
+        A call reads at most one whole partition; call it until `is_current`.
         """
         followed = [p for p, position in enumerate(self._positions) if position is not None]
-        changes = self._read_on(followed)
+        changes = self._read_entries(followed)
         if not self.is_whole:
             p = self._positions.index(None)
-            if (change := self._read_anew(p)) is not None:
+            if (change := self._read_whole(p)) is not None:
                 changes[p] = change
-        # Only now: until here, another server may have begun to answer.
+        # Only now, as another server may have begun to answer meanwhile.
         lineages = self._store.pulls.lineages()
         for p in range(len(lineages)):
             if lineages[p] != self._lineages[p]:
@@ -100,7 +100,7 @@ class Feed:
         self._lineages = lineages
         return list(changes.values())
 
-    def _read_on(self, partitions: Sequence[int]) -> dict[int, PartitionChange]:
+    def _read_entries(self, partitions: Sequence[int]) -> dict[int, PartitionChange]:
         changes: dict[int, PartitionChange] = {}
         keys = self._model.keys
 
@@ -121,18 +121,18 @@ class Feed:
             if read_queued(replies, 4) is None:
                 raise replies.refused or ServerError("TRYAGAIN the partition is about to move")
             answers = replies.all_of(replies.reply, replies.text, replies.integer, replies.reply)
-            known, version, length, entries = answers
-            facts = self._model.facts(known)
-            if (change := self._changed(p, int(version or 0), length, entries)) is not None:
+            fields, version, length, entries = answers
+            facts = self._model.facts(fields)
+            if (change := self._change(p, int(version or 0), length, entries)) is not None:
                 changes[p] = change
-            elif not facts.is_followed:  # a server has lost that
+            elif not facts.is_followed:  # a server has lost that field
                 self._positions[p] = None
 
         self._model.fan_out.ask_each(partitions, ask, read)
         return changes
 
-    def _changed(self, p: int, version: int, length: int, entries: Sequence[Any]) -> PartitionChange | None:
-        """What entries add to a partition, of which there are `length`, the last of this version."""
+    def _change(self, p: int, version: int, length: int, entries: Sequence[Any]) -> PartitionChange | None:
+        """The change that entries make to a partition whose feed has `length` entries, up to this version."""
         position = self._positions[p]
         assert position is not None
         removed = version - length
@@ -142,27 +142,27 @@ class Feed:
         position.behind = version - position.version - len(entries)
         if not entries:
             return None
-        news = entries[max(position.known - position.version, 0) :]
+        new_entries = entries[max(position.whole_version - position.version, 0) :]
         position.version += len(entries)
         position.entry = entries[-1][0]
-        added = [read_feed_entry(fields) for _, fields in news]
-        slots = np.concatenate([np.empty(0, np.uint32), *(offsets for offsets, _ in added)])
+        pushes = [read_feed_entry(fields) for _, fields in new_entries]
+        all_offsets = np.concatenate([np.empty(0, np.uint32), *(offsets for offsets, _ in pushes)])
         first = np.uint64(p) << np.uint64(self._store.partitions.shift)
         return PartitionChange(
             p,
-            as_slots(slots + first, self._store.bits),
-            np.concatenate([np.empty(0, np.int64), *(increments for _, increments in added)]),
+            as_slots(all_offsets + first, self._store.bits),
+            np.concatenate([np.empty(0, np.int64), *(increments for _, increments in pushes)]),
             pushed_ms=int(entries[0][0].split(b"-")[0]),
         )
 
-    def _read_anew(self, p: int) -> PartitionChange | None:
-        """Everything that a partition holds; None if its feed had to be switched on again."""
-        before = self._end_of_feed(p)
+    def _read_whole(self, p: int) -> PartitionChange | None:
+        """The whole state of a partition; None if its feed was off: it is switched on then."""
+        version, entry = self._end_of_feed(p)
         dump = self._store.dumps.take(p)
         if dump.feed_version is None:
             self._switch_on()
             return None
-        self._positions[p] = _Position(*before, known=dump.feed_version, behind=dump.feed_version - before[0])
+        self._positions[p] = _Position(version, entry, dump.feed_version, dump.feed_version - version)
         self.anew += 1
         whole = np.frombuffer(dump.state, ">i8").astype(np.int64)
         if not whole.size:
@@ -172,30 +172,30 @@ class Feed:
     def _end_of_feed(self, p: int) -> tuple[int, bytes]:
         """The version of a partition, and the id of the last entry of its feed."""
         ends = list[tuple[int, bytes]]()
-        version, last = self._model.keys.feed_version(p), self._model.keys.feed(p)
+        version_key, feed = self._model.keys.feed_version(p), self._model.keys.feed(p)
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            end = ("GET", version), ("XREVRANGE", last, "+", "-", "COUNT", 1)
-            count, entries = checked(link.ask(("MULTI",), *end, ("EXEC",)))[-1]
-            ends.append((int(count or 0), entries[0][0] if entries else b"0-0"))
+            reads = ("GET", version_key), ("XREVRANGE", feed, "+", "-", "COUNT", 1)
+            version, entries = checked(link.ask(("MULTI",), *reads, ("EXEC",)))[-1]
+            ends.append((int(version or 0), entries[0][0] if entries else b"0-0"))
             return []
 
         self._model.fan_out.everywhere([p], on_node)
         return ends[-1]
 
     def _switch_on(self) -> None:
-        """Have pushes written to the feeds of all partitions, from now on and for good."""
+        """From now on and for good, pushes are written to the feeds of all partitions."""
         keys = self._model.keys
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
-            again = []
+            conflicts = []
             for p in partitions:
                 facts = keys.facts(p)
                 _, incarnation = checked(link.ask(("WATCH", facts), ("HGET", facts, INCARNATION)))
                 self._model.check(incarnation)
                 if checked(link.ask(("MULTI",), ("HSET", facts, FEED, b"1"), ("EXEC",)))[-1] is None:
-                    again.append(p)
-            return again
+                    conflicts.append(p)
+            return conflicts
 
-        # At primaries, of which replicas hear.
+        # At primaries: replicas get it from them.
         self._store.pushes.model.fan_out.everywhere(list(range(self._store.partitions.count)), on_node)
