@@ -1,4 +1,4 @@
-"""What one worker puts before a store in Redis: its sessions, what it sees of the state, and its filters."""
+"""A worker's client of a store in Redis: its sessions, its view of the state, and its filters."""
 
 from typing import TYPE_CHECKING
 

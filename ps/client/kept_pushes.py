@@ -1,4 +1,4 @@
-"""`KeptPushes`: what one worker has pushed and the store may lack, or a pull may have been too early for."""
+"""`KeptPushes`: a worker's pushes that the store may lack, or that a pull came too early to contain."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from ctr.ps.packed_kernels import add_logged, add_matching, merge_logged
 from ctr.ps.partitions import Bools, Int64, Partitions, Slots, no_slots
 from ctr.ps.redis import Layout, Logged, PackedPush
 
-_LEAST_KEPT = 4  # pushes, for pulls that were too early for them
+_LEAST_KEPT = 4  # pushes, for pulls that came too early to contain them
 
 _Run = tuple[Slots, Int64, NDArray[np.int32]]
-"""Entries sorted by slot: slots, increments, and how many logs had been closed before each."""
+"""Entries sorted by slot: slots, increments, and how many logs had been closed before each entry."""
 
 
 class KeptPushes:
-    """The pushes of a worker's sessions: those to be sent, and those to be sent again should they be lost.
+    """The pushes of a worker's sessions: those to be sent, and those to be sent again if servers lose them.
 
-    Of each data shard, pushes of one session are kept.
+    For each data shard, it keeps the pushes of one session.
 
-    The thread that trains adds pushes and reads them, the one that sends them changes them; each method holds
-    the one lock.
+    Thread-safe: one thread trains, and adds and reads pushes; another one sends them. One lock guards all.
     """
 
     def __init__(self, layout: Layout, keep_bytes: int) -> None:
-        """Sent pushes are kept up to `keep_bytes`, but at least a few of them."""
+        """Keep at most `keep_bytes` of sent pushes, but at least a few of them."""
         self._layout = layout
         self._keep_bytes = keep_bytes
         self.drops = 0
@@ -42,7 +41,7 @@ class KeptPushes:
         self._sent: deque[PackedPush] = deque()
         """The oldest first."""
         self._log = OwnLog(layout.pieces)
-        """Entries of logs whose pushes are no longer kept."""
+        """Entries of logs from pushes that are no longer kept."""
         self._folds = np.full(layout.pieces.count, -1, np.int64)
 
     def add(self, push: PackedPush) -> None:
@@ -52,24 +51,24 @@ class KeptPushes:
             self._unsent.append(push)
 
     def drop(self, shard: int) -> None:
-        """Keep no pushes of this data shard any more."""
+        """Stop keeping the pushes of this data shard."""
         with self._lock:
             self.drops += 1
             self._sent = deque(push for push in self._sent if push.shard != shard)
             self._unsent = deque(push for push in self._unsent if push.shard != shard)
 
     def unsent(self) -> list[PackedPush]:
-        """What is to be sent, in this order; some partitions may have the first."""
+        """The pushes to be sent, in order; some partitions may have applied the first."""
         with self._lock:
             return list(self._unsent)
 
     def shards(self) -> set[int]:
-        """The data shards of which pushes are kept."""
+        """The data shards whose pushes are kept."""
         with self._lock:
             return {push.shard for push in (*self._sent, *self._unsent)}
 
     def of(self, shard: int) -> list[PackedPush]:
-        """The data shard's pushes that some partition may have acknowledged, in order."""
+        """The data shard's pushes that partitions may have acknowledged, in order."""
         with self._lock:
             return [p for p in (*self._sent, *islice(self._unsent, 1)) if p.shard == shard]
 
@@ -83,33 +82,33 @@ class KeptPushes:
                 self._forget_first()
 
     def folds(self) -> Int64:
-        """int64[pieces]: how many logs had been folded into each before what was completed last."""
+        """int64[pieces]: the largest number of folded logs in any completed pull."""
         with self._lock:
             return self._folds.copy()
 
     def note_folds(self, folds: Int64) -> None:
-        """So many were in what was pulled."""
+        """Note how many folded logs a pull contained, int64[pieces]."""
         with self._lock:
             np.maximum(self._folds, folds, out=self._folds)
 
     def forget_replicated(self, folds: Int64) -> None:
-        """Replicas have everything: what was sent, and so many folds, int64[pieces]."""
+        """Forget what replicas have: all sent pushes, and this many folded logs, int64[pieces]."""
         with self._lock:
             while len(self._sent) > _LEAST_KEPT:
                 self._forget_first()
             self._log.forget(folds)
 
     def entries(self) -> int:
-        """How many entries of logs this worker has, which are not folded yet."""
+        """How many entries this worker has in logs that are not folded yet."""
         with self._lock:
             return len(self._log)
 
     def overlay(self, slots: Slots, packed: Int64, applied: Mapping[int, Int64], folds: Int64) -> Int64:
-        """Add to what was pulled, int64[u], the pushes that it was too early for.
+        """Add to pulled accumulators `packed`, int64[u], the pushes that the pull came too early to contain.
 
-        `applied`, int64[partitions] by data shard, are the watermarks at the pull, which has all pushes of
-        other data shards; `folds`, int64[pieces], how many logs it has. Returns how much of what was added
-        is in logs, int64[u].
+        `applied`, int64[partitions] by data shard, are the watermarks at the pull; it contains all pushes of
+        other data shards. `folds`, int64[pieces], is the number of folded logs that it contains. Returns the
+        part of the additions that is in logs, int64[u].
         """
         with self._lock:
             logged = self.in_logs(slots, applied, folds)
@@ -121,7 +120,7 @@ class KeptPushes:
         return logged
 
     def in_logs(self, slots: Slots, applied: Mapping[int, Int64], folds: Int64) -> Int64:
-        """How much of what `overlay` would add is in logs, int64[u]."""
+        """The part of what `overlay` would add that is in logs, int64[u]."""
         logged, pieces = np.zeros(slots.size, np.int64), self._layout.pieces
         with self._lock:
             for push in (*self._sent, *self._unsent):
@@ -136,7 +135,7 @@ class KeptPushes:
 
     @staticmethod
     def _is_behind(push: PackedPush, applied: Mapping[int, Int64]) -> Bools | None:
-        """bool[partitions]: those that lacked the push, where that is known."""
+        """bool[partitions]: those that lacked the push; None if that is unknown."""
         marks = applied.get(push.shard)
         return None if marks is None else marks < push.number
 
@@ -148,32 +147,32 @@ class KeptPushes:
 
 
 def _add(added: PackedPush | Logged, slots: Slots, packed: Int64, where: Bools, ranges: Partitions) -> None:
-    """Add in the ranges of slots `where` says so."""
+    """Add the increments in the `ranges` of slots for which `where` is true."""
     if where.any():
         add_matching(added.slots, added.increments, slots, packed, where.view(np.uint8), ranges.shift)
 
 
 class OwnLog:
-    """What a worker has in logs, so that it sees it before it is in the state.
+    """A worker's own entries in logs, so that it sees them before they are folded into the state.
 
-    Its entries stand in runs of which each is at most half as long as the one before.
+    The entries form runs, each at most half as long as the previous one.
 
-    A string counts how many of its logs have been closed, and how many of them each of its pieces has. An
-    entry that was appended when `f` had been closed is in the state when its piece has more than `f`. Merging
-    runs only when they have become alike (O'Neil et al., "The Log-Structured Merge-Tree", 1996) moves an
-    entry a few times, not at every push.
+    A string counts its closed logs, and how many of them were folded into each of its pieces. An entry that
+    was appended after `f` logs were closed is in the state once more than `f` were folded into its piece.
+    Runs are merged only when they are about equally long (O'Neil et al., "The Log-Structured Merge-Tree",
+    1996), so an entry moves a few times, and not with every push.
     """
 
     def __init__(self, pieces: Partitions) -> None:
         self._pieces = pieces
         self._runs: list[_Run] = []
-        self._marks = Marks(pieces.bits)  # slots that may be in them
+        self._marks = Marks(pieces.bits)  # slots that the runs may contain
 
     def __len__(self) -> int:
         return sum(slots.size for slots, *_ in self._runs)
 
     def put(self, logged: Logged, folds: Int64) -> None:
-        """Add what was appended when so many logs had been closed, int64[pieces]."""
+        """Add entries that were appended after `folds`, int64[pieces], logs were closed."""
         self._marks.add(logged.slots)
         before = folds[self._pieces.of(logged.slots)].astype(np.int32)
         self._runs.append((logged.slots, logged.increments, before))
@@ -185,17 +184,17 @@ class OwnLog:
             self._runs.append(out)
 
     def overlay(self, slots: Slots, packed: Int64, folds: Int64) -> None:
-        """Add to `packed`, int64[u], what is not in the state of pieces that have so many logs."""
+        """Add to `packed`, int64[u], the entries that a state with `folds` folded logs lacks."""
         if not self._runs:
             return
-        here = np.flatnonzero(~self._marks.lacks(slots))
-        logged = np.zeros(here.size, np.int64)
+        marked = np.flatnonzero(~self._marks.lacks(slots))
+        logged = np.zeros(marked.size, np.int64)
         for run in self._runs:
-            add_logged(*run, slots[here], logged, folds, self._pieces.shift)
-        packed[here] += logged
+            add_logged(*run, slots[marked], logged, folds, self._pieces.shift)
+        packed[marked] += logged
 
     def forget(self, folds: Int64) -> None:
-        """Drop what is in the state of pieces that have so many logs, for good."""
+        """Drop the entries that a state with `folds` folded logs contains."""
         for number, run in enumerate(self._runs):
             needed = run[2] >= folds[self._pieces.of(run[0])]
             if not needed.all():

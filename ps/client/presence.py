@@ -1,4 +1,4 @@
-"""`Presence`: which slots have a state, as far as one worker knows."""
+"""`Presence`: the slots that have a state, as far as a worker knows."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from ctr.ps.client.log_reader import Changes, LogReader
 from ctr.ps.partitions import Bools, Int64, Slots, as_slots
 from ctr.ps.redis import RedisStore
 
-_MOST_BITS = 30  # 128 MiB of memory: beyond, neighbouring slots share a bit
+_MOST_BITS = 30  # 128 MiB of memory; in larger stores, neighbouring slots share a bit
 
 
 class Presence:
     """A bitmap of slots that have a state, kept up to date from the logs.
 
-    With its push, and in the same transaction, a worker appends slots to their log that it adds to the state
-    of and did not know to have one; the others read on from where they were. So a slot without its bit had no
-    state when the logs were read, provided that everyone who pushes to the model writes to the logs. A slot
-    that is only in a log gets its state when that is folded: those a bitmap beside it has. Where pushes
-    travel as ranges, all this is not worth the while: then all slots of the partition count as present.
+    A push logs the slots that, as far as its worker knows, had no state, in the transaction that adds to
+    them; the other workers read these logs. So a slot without its bit had no state when the logs were read,
+    provided that everyone who pushes to the model writes to the logs. A slot that is only in a log gets its
+    state when that is folded; the bitmap of its string then contains it. If pushes to a partition travel as
+    ranges, none of this pays off, and all its slots count as present.
     """
 
     def __init__(self, store: RedisStore) -> None:
         self._store = store
         self._marks = Marks(store.bits)
         self._strings = store.layout.strings
-        self._feed = LogReader(store.pulls.model)
+        self._logs = LogReader(store.pulls.model)
         self._all_present = np.zeros(self._strings.count, np.bool_)
         self._lock = Lock()  # two slots may share a byte
         self._troubles = store.troubles
         self._lineages = store.pulls.lineages()
 
     def update(self) -> Int64:
-        """Read the logs since the last time; int64[pieces]: how many logs the bitmaps had that were read."""
+        """Read the logs; returns how many folded logs the bitmaps contained, int64[pieces]."""
         while not self._all_present.all():
-            self._note(self._feed.read())
+            self._note(self._logs.read())
             if self._troubles == self._store.troubles:
                 break
-            # After a failover a log may be shorter, and may have grown again: it is read from the start.
+            # After a failover a log may be shorter, and may have grown again: read it from the beginning.
             self._troubles = self._store.troubles
             before, self._lineages = self._lineages, self._store.pulls.lineages()
             pairs = enumerate(zip(before, self._lineages, strict=True))
-            self._feed.forget(p for p, (then, now) in pairs if then != now)
-        return np.repeat(self._feed.bitmaps, self._store.layout.per_string)
+            self._logs.forget(p for p, (then, now) in pairs if then != now)
+        return np.repeat(self._logs.bitmaps, self._store.layout.per_string)
 
     def _note(self, changes: Changes) -> None:
         size = self._strings.size
@@ -59,18 +59,18 @@ class Presence:
             self._marks.add(as_slots(logged, self._strings.bits))
 
     def absent(self, slots: Slots) -> Bools:
-        """bool[u]: the slots that have no state, as far as that is known for certain."""
-        return self._unmarked(slots, self._feed.current & ~self._all_present)
+        """bool[u]: the slots that certainly have no state."""
+        return self._unmarked(slots, self._logs.current & ~self._all_present)
 
     def add(self, slots: Slots) -> Bools:
-        """Count sorted slots as present; bool[u]: those that were not, to be logged with their push."""
-        fresh = self._unmarked(slots, ~self._all_present)
+        """Mark sorted slots as present; returns bool[u]: the new ones, to be logged with their push."""
+        is_new = self._unmarked(slots, ~self._all_present)
         with self._lock:
             self._marks.add(slots)
-        return fresh
+        return is_new
 
     def _unmarked(self, slots: Slots, where: Bools) -> Bools:
-        """bool[u]: slots without a mark, in strings `where` says so."""
+        """bool[u]: slots without a mark, in strings for which `where` is true."""
         with self._lock:
             unmarked = self._marks.lacks(slots)
         if not where.all():
@@ -79,7 +79,7 @@ class Presence:
 
 
 class Marks:
-    """A set of slots of a store of `2**bits`, as a bitmap. The pages of memory are taken as bits are set."""
+    """A set of slots of a store of `2**bits`, as a bitmap. Memory is used only for pages with set bits."""
 
     def __init__(self, bits: int) -> None:
         self._bits_of_slots = bits
@@ -93,7 +93,7 @@ class Marks:
     def add_bitmap(self, first: int, size: int, bitmap: NDArray[np.uint8]) -> None:
         """Mark slots of a range that begins at a multiple of its `size`, a power of two.
 
-        A bit of the bitmap, from the lowest of a byte, stands for each slot.
+        The bitmap has a bit for each slot, the lowest of a byte first.
         """
         if size >> self._shift < 8:  # several ranges share a byte
             slots = np.flatnonzero(np.unpackbits(bitmap, bitorder="little")).astype(np.uint64)
@@ -106,7 +106,7 @@ class Marks:
         self._bits[at : at + bitmap.size] |= bitmap
 
     def lacks(self, slots: Slots) -> Bools:
-        """bool[u]: which of these sorted slots are not marked, nor a neighbour that shares their bit."""
+        """bool[u]: the sorted slots that are not marked, and share no bit with a marked neighbour."""
         out = np.empty(slots.size, np.uint8)
         unmarked(self._bits, slots, self._shift, out)
         return out.view(np.bool_)

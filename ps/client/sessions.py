@@ -1,4 +1,4 @@
-"""`RedisSessions`: one worker's sessions with a store in Redis, whose pushes it sends, and resends."""
+"""`RedisSessions`: a worker's sessions with a store in Redis; they resend pushes that servers have lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctr.ps.redis import Logged, PackedPush, RedisStore
 from ctr.ps.store import LostPushesError, Outcome, Pulled, SupersededError, Token
 
 SendPacked = Callable[[PackedPush, Bools | None], list[int]]
-"""`RedisStore.push_packed`, or what wraps it."""
+"""`RedisStore.push_packed`, or a wrapper of it."""
 
 _RESEND_POLL_S = 0.02
 
@@ -25,27 +25,27 @@ _RESEND_POLL_S = 0.02
 class RedisSession:
     """See `Session`.
 
-    Each partition has the session's watermark: the last of its pushes that it applied. A partition without
-    the push before refuses one. So no partition has a gap, and one that went back, as when a replica takes
-    over that was behind, is brought up to date from where it is, or the session is lost.
+    Each partition stores the session's watermark: the last of its pushes that it applied. It refuses a push
+    if it lacks the previous one, so no partition has a gap. If a partition goes back, as when a replica takes
+    over that was behind, the session sends the missing pushes again, or it is lost.
 
-    The thread that trains makes pushes; what is acknowledged is known to the thread that sends.
+    The thread that trains makes pushes; the thread that sends them tracks acknowledgements.
     """
 
     def __init__(self, sessions: RedisSessions, shard: int, attempt: int, applied: Int64) -> None:
-        """`applied`, int64[partitions]: what each partition has, whoever pushed it; -1 for nothing."""
+        """`applied`, int64[partitions]: the last push that each partition applied, of any attempt, or -1."""
         self.shard = shard
         self.first = int(applied.min()) + 1
         self.outcome: Outcome | None = None
         self.attempt = attempt
-        """Its number, as in its tokens. Without one (0), as of a rank, it is not superseded, and when pushes
-        are lost that are not kept here, that is an error."""
+        """The attempt of its tokens. A session with attempt 0, as of a rank, is never superseded; losing its
+        pushes raises an error."""
         self.is_over = False
-        """Whether nothing more of it is sent: it is superseded or lost, perhaps after it had arrived."""
+        """True if it sends nothing more: it is superseded or lost, perhaps after it had arrived."""
         self.acknowledged = applied.copy()
-        """int64[partitions]: the last push that each must have, as it said so itself; -1 for none."""
+        """int64[partitions]: the last push that each partition has acknowledged; -1 for none."""
         self.logged_slots: list[Slots] = []
-        """What its pushes log only because it is new: the increments of these slots go to the state."""
+        """New slots that its pushes log, while their increments go to the state."""
         self._sessions = sessions
         self._applied = applied
         self._last = applied.copy()
@@ -62,7 +62,7 @@ class RedisSession:
         return push
 
     def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
-        """What a push of this number adds to packed accumulators, int64[u], for `push_packed`."""
+        """The increments of packed accumulators, int64[u], by a push of this number, for `push_packed`."""
         return self._sessions.store.increments(slots, delta, self._token(number), state)
 
     def push_packed(self, slots: Slots, increments: Int64, number: int) -> PackedPush:
@@ -72,7 +72,7 @@ class RedisSession:
         return push
 
     def push_nothing(self, number: int) -> PackedPush:
-        """Make a push that adds nothing: partitions only note its number."""
+        """Make a push that adds nothing and only raises watermarks."""
         return self.push_packed(no_slots(self._sessions.store.bits), np.empty(0, np.int64), number)
 
     def send(self, push: PackedPush) -> bool:
@@ -83,12 +83,12 @@ class RedisSession:
         return self._sessions.end(self)
 
     def resume(self, applied: int) -> None:
-        """Go on with a session that was joined, where every partition has what was pushed up to `applied`."""
+        """Continue a joined session after the push `applied`, which all partitions have."""
         self._last = np.maximum(self._last, applied)
         self.acknowledge(applied)
 
     def applied(self, least: int) -> int:
-        """The number of the last push of its data shard that every partition has, whoever pushed it.
+        """The number of the last push of its data shard, of any attempt, that all partitions have applied.
 
         Raises LostPushesError if that is below `least`.
         """
@@ -99,29 +99,30 @@ class RedisSession:
         return number
 
     def append(self, push: PackedPush) -> None:
-        """Make the push the next of the session."""
+        """Add the session's next push."""
         push.previous = self._last
         self._last = np.maximum(self._last, push.number)
         if push.logged is not None:
             self.logged_slots.append(push.logged.slots[push.logged.increments == 0])
 
     def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
-        """Note that `partitions`, bool[partitions], have the push of this number."""
+        """Note that `partitions`, bool[partitions], have applied the push of this number."""
         np.maximum(self.acknowledged, number, out=self.acknowledged, where=partitions)
 
     def missing(self, applied: Int64, kept: Sequence[PackedPush]) -> list[tuple[PackedPush, Bools]] | None:
-        """What to send again, in this order, and to which partitions, bool[partitions].
+        """The pushes to send again, in this order, and to which partitions, bool[partitions].
 
-        The partitions now say that they have only `applied`; `kept` are pushes of the session, in the order
-        in which they were sent first. None when a partition lacks one that is not among them.
+        `applied` are the current watermarks; `kept` are the session's pushes, in the order in which they were
+        first sent. None if a partition lacks a push that is not kept.
         """
-        have, resends = applied.copy(), []
+        reached, resends = applied.copy(), []
         for push in kept:
-            lacking = (push.previous <= have) & (have < push.number) & (push.number <= self.acknowledged)
+            lacking = (push.previous <= reached) & (reached < push.number)
+            lacking &= push.number <= self.acknowledged
             if lacking.any():
                 resends.append((push, lacking))
-                have[lacking] = push.number
-        return None if (have < self.acknowledged).any() else resends
+                reached[lacking] = push.number
+        return None if (reached < self.acknowledged).any() else resends
 
     def _token(self, number: int) -> Token:
         return Token(self._sessions.job, self.shard, number, self.attempt)
@@ -130,12 +131,12 @@ class RedisSession:
 class RedisSessions:
     """See `Sessions`.
 
-    Sent pushes are kept, up to `keep_bytes` and until `wait_replicated` has seen them replicated; if the
-    store has no replicas, only the last few. When a replica takes over that never received them, or a server
-    comes back with an old snapshot, watermarks show it, and they are sent again.
+    Sent pushes are kept, up to `keep_bytes`, until `wait_replicated` has seen them replicated; without
+    replicas, only the last few are kept. If a replica takes over that never received them, or a server comes
+    back with an old snapshot, its watermarks show that, and they are sent again.
 
-    One thread at a time sends. It holds a lock until it is done. Another lock is for what all threads change:
-    which session is the latest at its data shard, whether it is over, and its outcome.
+    One thread at a time sends, holding a lock. Another lock guards the state that all threads change: the
+    latest session at each data shard, whether it is over, and its outcome.
     """
 
     def __init__(
@@ -149,49 +150,49 @@ class RedisSessions:
         push: SendPacked | None = None,
         keep_bytes: int = 256 << 20,
     ) -> None:
-        """`staleness` bounds the age of cached slots in clocks; None: no bound but that of the cache.
+        """`staleness` bounds the age of cached slots in clocks; None for no bound but the cache's own.
 
-        `push` is what pushes go through, if it is not the store's own method.
+        `push` replaces the store's own method for sending pushes.
         """
         self.send_s = 0.0
         """Seconds spent sending."""
         self.resent = 0
-        """Partitions' shares of pushes that a failover had lost, and that were sent again."""
+        """How many shares of pushes, of one partition each, were lost by a failover and sent again."""
         self.replicated = True
-        """Whether replicas had everything when they were last waited for."""
+        """True if replicas acknowledged every push at the last wait."""
         self.store = store
         self.job = job
         self._send_packed = push or store.push_packed
         self.has_replicas = store.replicas.exist()
-        """Whether any node had one at the beginning."""
+        """Whether any node had a replica at the beginning."""
         self._kept = KeptPushes(store.layout, keep_bytes if self.has_replicas else 0)
         self.view = WorkerView(store, job, filters, staleness, filter_updates, self._kept)
-        """What the worker sees of the store."""
+        """The worker's view of the state."""
         self.counts = self.view.counts
-        """What became of the slots of chunks."""
+        """How the slots of chunks were pulled and pushed."""
         self._troubles = store.troubles
         self._sending = Lock()
         self._lock = RLock()
         self._latest: dict[int, RedisSession] = {}
-        """By data shard, as long as any push of it is kept or to come."""
+        """By data shard, as long as pushes of it are kept or may follow."""
         self._unlogged: list[Slots] = []
-        """Slots that dropped sessions were to log, and other pushes of this worker rely on."""
+        """Slots that dropped sessions did not log, although other pushes of this worker rely on it."""
         self._closed = False
 
     def begin(self, shard: int) -> RedisSession:
         return self._open(RedisSession(self, shard, *self.store.take_over(self.job, shard)))
 
     def join(self, shard: int, applied: int) -> RedisSession:
-        """A session that is not an attempt: several workers may have one at the same time, with equal pushes.
+        """Begin a session that is no attempt: several workers may have one, with equal pushes.
 
-        Every partition has what was pushed up to `applied`; -1: nothing.
+        All partitions have applied the pushes up to `applied`; -1 for none.
         """
         return self._open(RedisSession(self, shard, 0, np.full(self.store.partitions.count, applied)))
 
     def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
-        """The state of slots after these last pushes of the data shards 0, 1, …; None if it has later ones.
+        """The state of slots after the push `applied[i]` of each data shard `i`; None if it has later ones.
 
-        Where pushes are missing, wait until they are sent again; raises LostPushesError after `patience_s`.
+        While pushes are missing, wait until they are sent again; raises LostPushesError after `patience_s`.
         """
         expected = np.array(applied)[:, None]
         deadline = monotonic() + patience_s
@@ -200,11 +201,11 @@ class RedisSessions:
             marks = np.stack(list(pulled.applied.values()))
             if (marks > expected).any():
                 return None
-            if not ((marks >= -1) & (marks < expected)).any():  # -2: of a partition without a slot
+            if not ((marks >= -1) & (marks < expected)).any():  # -2: a partition without slots
                 return self.store.unpacked(pulled.packed)
             if monotonic() > deadline:
                 raise LostPushesError(self.store.url)
-            self.wait_replicated()  # which sends this worker's again
+            self.wait_replicated()  # sends this worker's missing pushes again
             sleep(_RESEND_POLL_S)
 
     def make(self, session: RedisSession, push: PackedPush) -> None:
@@ -219,14 +220,14 @@ class RedisSessions:
                 self._kept.add(push)
 
     def send(self, push: PackedPush) -> None:
-        """Send the push and those made before it, unless it is sent or its session is over."""
+        """Send the push and those made before it, unless it was sent or its session is over."""
         with self._sending:
             while push in self._kept.unsent():
                 self._send_next()
             self._log_slots()
 
     def flush(self) -> None:
-        """Send everything. No pull may be under way: the cache is emptied if a session was dropped."""
+        """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""
         with self._sending:
             self._flush()
         self.view.forget_lost()
@@ -242,10 +243,10 @@ class RedisSessions:
                 return session.outcome
 
     def wait_replicated(self, timeout_s: float = 1.0) -> bool:
-        """Flush, and wait up to `timeout_s` until replicas have every push too; whether they do.
+        """Flush, and wait up to `timeout_s` until replicas have every push; returns whether they do.
 
-        If there are none, it is enough that the store has every push that is kept. Pushes that are safe so
-        are kept no longer.
+        Without replicas, it suffices that the store has all kept pushes. Replicated pushes are not kept any
+        longer.
         """
         with self._sending:
             self._flush()
@@ -257,7 +258,7 @@ class RedisSessions:
         self._closed = True
 
     def _open(self, session: RedisSession) -> RedisSession:
-        """Keep a new session's pushes from now on, and no others at its data shard."""
+        """Make a session the latest at its data shard, and drop an earlier one."""
         with self._lock:
             earlier = self._latest.get(session.shard)
             if earlier is not None:
@@ -266,7 +267,7 @@ class RedisSessions:
         return session
 
     def _drop(self, session: RedisSession, outcome: Outcome) -> None:
-        """Leave a data shard to whoever begins with it, and sees what every partition has."""
+        """End a session; whoever begins its data shard next reads what partitions have applied."""
         with self._lock:
             if session.is_over:
                 return
@@ -288,7 +289,7 @@ class RedisSessions:
         self._log_slots()
 
     def _send_next(self) -> bool:
-        """Send the next push until every partition has it, or its session is over; False if there is none."""
+        """Send the next push until all partitions have it, or its session is over; False if there is none."""
         with self._lock:
             unsent = self._kept.unsent()
             if not unsent:
@@ -297,7 +298,7 @@ class RedisSessions:
         if self._closed:
             raise self._stopped()
         started = perf_counter()
-        session.acknowledge(push.previous)  # where that is missing, the session is lost
+        session.acknowledge(push.previous)  # if a partition lacks it, the session is lost
         todo = np.ones(self.store.partitions.count, np.bool_)
         while todo.any() and not session.is_over:
             try:
@@ -317,17 +318,17 @@ class RedisSessions:
         return True
 
     def _send_to(self, push: PackedPush, partitions: Bools) -> Bools:
-        """Push to these partitions; bool[partitions]: those of them that lack the push before it."""
+        """Push to these partitions; returns bool[partitions]: those that lack the previous push."""
         behind = np.zeros_like(partitions)
         behind[self._send_packed(push, partitions)] = True
         return behind
 
     def _wait_replicated(self, timeout_s: float) -> bool:
         while True:
-            folds = self._kept.folds()  # a fold that is seen later may not be replicated, and be lost
+            folds = self._kept.folds()  # before waiting: later folds may not be replicated
             replicated = self.store.replicas.have_everything(timeout_s)
-            # In this order: a replica that takes over after that has everything, and the watermarks of one
-            # that took over before show what it lacks.
+            # In this order: a replica that takes over afterwards has all pushes, and the watermarks of one
+            # that took over earlier show what it lacks.
             if not self._resend_missing():
                 break
         if replicated:
@@ -336,7 +337,7 @@ class RedisSessions:
         return replicated
 
     def _resend_missing(self) -> bool:
-        """Send again what partitions have acknowledged and lost, of any session; whether there was any."""
+        """Send pushes of all sessions again that partitions acknowledged and lost; returns if any were."""
         resent = False
         for session in self._sessions_to_check():
             try:
@@ -346,7 +347,7 @@ class RedisSessions:
         return resent
 
     def _sessions_to_check(self) -> list[RedisSession]:
-        """Those of which pushes may have to be sent again. Whoever ends the job checks the others, too."""
+        """The sessions whose pushes may have to be sent again. The job's end checks the others, too."""
         with self._lock:
             kept = self._kept.shards()
             self._latest = {
@@ -372,12 +373,12 @@ class RedisSessions:
                 return resent
             resent = True
             for push, partitions in resends:
-                # A partition that lacks an earlier one by now refuses; the next round sends both.
+                # If a partition has lost an earlier push meanwhile, it refuses; the next round sends both.
                 behind = self._send_to(push, partitions)
                 self.resent += int((partitions & ~behind).sum())
 
     def _log_slots(self) -> None:
-        """Log the slots that pushes of sessions that are over were to log: others rely on it."""
+        """Log the slots that ended sessions did not log, as other pushes rely on it."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, []
         if unlogged:

@@ -1,4 +1,4 @@
-"""`WorkerView`: the state as one worker sees it: its own pushes at once, those of others a little late."""
+"""`WorkerView`: a worker's view of the state: its own pushes immediately, those of others a little later."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
 from ctr.ps.redis import Logged, PackedPush, RedisStore
 from ctr.ps.store import Pulled, Token
 
-_MOST_LOGGED = 1 << 25  # entries of a worker that are not folded yet: 16 or 20 bytes each
-_LONGEST_CACHED = 8  # chunks that a slot may be used without pulling it, where staleness has no bound
+_MOST_LOGGED = 1 << 25  # entries of a worker in logs that are not folded yet: 16 or 20 bytes each
+_LONGEST_CACHED = 8  # chunks for which a slot stays cached if staleness has no bound
 
 
 @dataclass(slots=True)
 class Receipt:
-    """What a pull asked for, and what the store answered."""
+    """The request of a pull, and the store's answer."""
 
     clock: int
     least_clock: int
-    """Of the slowest worker, at the pull."""
+    """The clock of the slowest worker, at the pull."""
     packed: Int64
     """int64[u], packed accumulators."""
     applied: Mapping[int, Int64]
-    """int64[partitions], by data shard: the watermarks at the pull, where pushes may not all have arrived."""
+    """int64[partitions], by data shard whose pushes may not all have arrived: the watermarks at the pull."""
     folds: Int64
     """int64[pieces], as in `PulledState`."""
     noted: Int64
-    """int64[pieces]: of how many logs it was known for certain which slots they have."""
+    """int64[pieces]: the number of folded logs whose slots were known at the pull."""
     asked: Bools | None
-    """bool[u]: slots that were pulled; None: all."""
+    """bool[u]: slots that were pulled; None for all."""
     cached: Bools | None
     """bool[u]: slots that were not pulled because the cache has them."""
     absent: Bools | None
     """bool[u]: slots that were not pulled because they had no state."""
     dense: bool
-    """Whether the request travelled as ranges, so that filters have nothing to save."""
+    """Whether the request moved ranges, so that filters save nothing."""
     logged: Int64
-    """int64[u], once it is completed: what is only in logs of what this worker has added."""
+    """int64[u], after `complete`: the part of this worker's increments that is only in logs."""
 
 
 class WorkerView:
-    """What a worker pulls, completed with its own pushes; and what of its updates others must see soon.
+    """Completes a worker's pulls with its own pushes, and decides which updates others must see soon.
 
-    A completed state is the store's as of the pull with all earlier pushes of this worker, as if each had
-    been waited for: bit-identical, with filters too, as long as nobody else pushes.
+    A completed state is the store's as of the pull, plus all earlier pushes of this worker: bit-identical to
+    waiting for each of them, with filters too, as long as nobody else pushes.
 
-    `pull` is called on the thread that pulls, at most one chunk ahead, the rest on the one that trains. The
-    former reads the cache, whose rows are replaced as a whole; what they share besides has its own lock.
+    One thread calls `pull`, at most one chunk ahead; the thread that trains calls the other methods. The
+    former reads the cache, whose rows are replaced as a whole; all else that they share has its own lock.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class WorkerView:
         self._filter_updates = filter_updates
         self._kept = kept
         self._cache = WorkerCache(store.bits)
-        self._drops = 0  # that the cache knows of
+        self._drops = 0  # of sessions, before the cache was last emptied
         self._presence = Presence(store) if filters.presence else None
-        self._pulled: set[int] = set()  # the data shard of the latest pull, of which a push may be to come
+        self._pulled: set[int] = set()  # the data shard of the latest pull, whose push may follow
 
     def pull(self, slots: Slots, shard: int, clock: int, least_clock: int) -> Pulled:
         """See `Session.pull`."""
@@ -91,11 +91,11 @@ class WorkerView:
         not_cached = int(asked.sum())
         noted = np.full(self._store.layout.pieces.count, -1, np.int64)
         if self._presence is not None:
-            noted = self._presence.update()  # also for ranges, to know where all slots are present
+            noted = self._presence.update()  # also for ranges, which need to know if all slots are present
             if not dense:
                 absent = self._presence.absent(slots) & asked
                 asked &= ~absent
-        # What has been pushed of others before is in what is pulled now.
+        # All earlier pushes of other data shards have arrived, so this pull contains them.
         shards = {push.shard for push in self._kept.unsent()} | self._pulled | {shard}
         self._pulled = {shard}
         count = int(asked.sum())
@@ -129,7 +129,7 @@ class WorkerView:
         receipt: Receipt = pulled.receipt
         self._add_own(pulled.slots, receipt, receipt.asked, receipt.applied, receipt.folds)
         if receipt.absent is not None:
-            # They were absent before the rest was pulled: a push that is in the rest may be missing here.
+            # These slots were looked up before the others were pulled, and may lack pushes that those have.
             nothing = {shard: np.full_like(marks, -1) for shard, marks in receipt.applied.items()}
             self._add_own(pulled.slots, receipt, receipt.absent, nothing, receipt.noted)
         if receipt.cached is not None:
@@ -156,9 +156,10 @@ class WorkerView:
         receipt.packed[some] = packed
 
     def pack(self, pulled: Pulled, delta: Float32, token: Token, applied: Int64) -> PackedPush:
-        """What a push adds to the state, and to logs; see `Session.push`.
+        """Make the push of a chunk: increments for the state, and entries for logs; see `Session.push`.
 
-        `applied`, int64[partitions]: what partitions had when the session began, which is not added again.
+        `applied`, int64[partitions]: the watermarks when the session began, up to which nothing is added
+        again.
         """
         slots, receipt = pulled.slots, pulled.receipt
         increments = self._store.increments(slots, delta, token, pulled.state)
@@ -184,7 +185,7 @@ class WorkerView:
         )
 
     def forget_lost(self) -> None:
-        """Empty the cache if a session was dropped: some of what it has may never count."""
+        """Empty the cache if a session was dropped: it may contain pushes that are never added."""
         if self._drops != self._kept.drops:
             self._drops = self._kept.drops
             self._cache = WorkerCache(self._store.bits)
@@ -192,25 +193,25 @@ class WorkerView:
     def _must_be_seen(self, receipt: Receipt, increments: Int64, mine: Int64) -> Bools:
         """bool[u]: slots whose increments others should see soon."""
         seen = self._store.unpacked(mine - increments - receipt.logged)
-        fates = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
-        heavy = np.empty(fates.size, np.uint8)
+        decisions = self._filter_updates(seen, self._store.unpacked(mine), self._filters)
+        heavy = np.empty(decisions.size, np.uint8)
         find_heavy(increments, heavy)
-        fates[heavy.view(np.bool_)] = PUSH
-        self.counts.deferred_small += int(((fates == SMALL) & (increments != 0)).sum())
-        self.counts.deferred_zero += int(((fates == ZERO) & (increments != 0)).sum())
-        must: Bools = fates == PUSH
+        decisions[heavy.view(np.bool_)] = PUSH
+        self.counts.deferred_small += int(((decisions == SMALL) & (increments != 0)).sum())
+        self.counts.deferred_zero += int(((decisions == ZERO) & (increments != 0)).sum())
+        must: Bools = decisions == PUSH
         return must
 
     def _remember(self, slots: Slots, receipt: Receipt, mine: Int64) -> None:
-        # Without a bound, others may be so far behind that nothing would be young enough.
+        # Without a bound, other workers may be so far behind that no cached slot would be recent enough.
         clocks = np.full(mine.size, receipt.least_clock if self._bounded else receipt.clock, np.int64)
         if receipt.cached is not None:
             clocks[receipt.cached] = self._cache.read(slots[receipt.cached])[1]
         if receipt.dense:
-            # A range costs the same with slots left out: what is here only has to stay right.
-            here = self._cache.holds(slots, -1)
-            slots, mine, clocks = slots[here], mine[here], clocks[here]
-        # A pull that is a chunk ahead may still count on what is one clock too old here.
+            # Ranges cost the same without some slots, so only keep the slots right that are cached already.
+            cached = self._cache.holds(slots, -1)
+            slots, mine, clocks = slots[cached], mine[cached], clocks[cached]
+        # A pull that is one chunk ahead may still rely on rows that are one clock too old here.
         self._cache.keep(slots, mine, clocks, receipt.clock - self._oldest - 1)
 
 
@@ -226,18 +227,18 @@ class WorkerCache:
     """
 
     def __init__(self, bits: int) -> None:
-        # One tuple, so that a thread which pulls ahead sees slots, numbers and clocks that belong together.
+        # One tuple, so that the thread that pulls ahead sees slots, numbers and clocks of one moment.
         self._rows: _Rows = (no_slots(bits), np.empty(0, np.int64), np.empty(0, np.int64))
 
     def holds(self, slots: Slots, least_clock: int) -> Bools:
-        """bool[u]: the slots that are here with at least this clock."""
+        """bool[u]: the slots that are cached with at least this clock."""
         rows = self._rows
         at, cached = _find(rows, slots)
         cached[cached] = rows[2][at[cached]] >= least_clock
         return cached
 
     def read(self, slots: Slots) -> tuple[Int64, Int64]:
-        """The packed accumulators of slots that are here, int64[u], and their clocks, int64[u]."""
+        """The packed accumulators of cached slots, int64[u], and their clocks, int64[u]."""
         rows = self._rows
         at, cached = _find(rows, slots)
         if not cached.all():
@@ -245,7 +246,7 @@ class WorkerCache:
         return rows[1][at], rows[2][at]
 
     def keep(self, slots: Slots, packed: Int64, clocks: Int64, oldest: int) -> None:
-        """Cache these, in place of what was known of them, and drop what is older than `oldest`."""
+        """Cache these slots, replacing older rows of them, and drop rows before `oldest`."""
         capacity = self._rows[0].size + slots.size
         out = np.empty(capacity, slots.dtype), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
         count = merge_newer(*self._rows, slots, packed, clocks, oldest, *out)
@@ -253,7 +254,7 @@ class WorkerCache:
 
 
 def _find(rows: _Rows, slots: Slots) -> tuple[Int64, Bools]:
-    """Where slots are among the rows, and which of them are; the place of one that is not has no meaning."""
+    """The positions of slots in the rows, int64[u], and which slots are there, bool[u]."""
     at, cached = np.empty(slots.size, np.int64), np.empty(slots.size, np.uint8)
     find_slots(rows[0], slots, at, cached)
     return at, cached.view(np.bool_)

@@ -1,4 +1,4 @@
-"""`warm_up_requests`: compile or load all that pulls and pushes need, before time is measured."""
+"""`warm_up_requests`: compile or load the kernels of pulls and pushes, before time is measured."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ctr.ps.wire.resp_kernels import decode_range, parse_integers
 
 
 def warm_up_requests(bits: int) -> None:
-    """For a store of `2**bits` slots; takes half a second when everything is in the cache."""
+    """Warm up for a store of `2**bits` slots; takes half a second if all kernels are cached."""
     slots = no_slots(bits, 2)
     slots[:] = 0, 1
     slots.flags.writeable = False
     delta = np.ones((2, 2), np.float32)
     delta.flags.writeable = False
-    Keys("warm-up").state(0)  # the names of keys are drawn from a table
+    Keys("warm-up").state(0)  # computes the table of hash tags for the names of keys
     ascending(slots)
     finite(delta.reshape(-1))
     Partitions(max(bits, 1), 1).cuts(slots)

@@ -137,7 +137,7 @@ def test_what_is_read_anew_is_read_in_pieces(redis_url: str, monkeypatch: pytest
     """Some of it each time, and until a string has been read, its slots count as present."""
     store = opened(redis_url, 20)  # bitmaps of 8 KiB
     monkeypatch.setattr(log_reader, "_AT_A_TIME", 20_000)
-    monkeypatch.setattr(log_reader, "_REQUESTS_ANEW", 3)
+    monkeypatch.setattr(log_reader, "_MOST_REQUESTS", 3)
     slots = np.arange(5, 1 << 20, 1 << 16, dtype=np.uint32)
     push(store, Presence(store), slots, 0)
     fold_all(store)
