@@ -1,4 +1,4 @@
-"""Records by name that several processes read and change together: the windows of servers."""
+"""Named records that several processes read and change together: the windows of servers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Records are created once, by the process that comes first, and checked by every process that opens them."""
+"""Records are created once, by the first process, and checked by every process that opens them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ctr.ps.wire import INCARNATION, Command, Connection, Keys, RedisUrl, Write,
 
 LAYOUT, LAYOUT_VERSION = "layout", "2"
 _LEASE_MS, _PAUSE_S = 30_000, 0.05
-"""How long the creator may be silent before another process tries, and how often the others look."""
-_LEFT_S = 3_600
-"""How long Redis keeps what a creator wrote that died before the end."""
+"""How long the creator may be silent before another process tries, and how often the others check."""
+_KEPT_S = 3_600
+"""How long Redis keeps the records of a creator that died before it finished."""
 _AT_A_TIME = 2_000
 """Records in one round trip."""
 
 HEAD = b""
-"""The field of the head, among the records."""
+"""The field of the head among the records."""
 
 Record = tuple[bytes, bytes]
 """A name and a value."""
@@ -29,12 +29,12 @@ Record = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is written."""
+    """A new head, new values of records, and deletions."""
 
     head: bytes
     records: Iterable[Record]
     deleted: Sequence[bytes] = ()
-    """Names of records."""
+    """Names of records to delete."""
 
 
 def open_records(
@@ -45,27 +45,27 @@ def open_records(
     begin: Callable[[], Change],
     differ: Callable[[str, str, str], str],
 ) -> tuple[bytes, bool]:
-    """The incarnation of the records, and whether this process has created them.
+    """Open or create the records; returns their incarnation, and whether this process created them.
 
-    Of several processes, one creates and the others wait. The creator writes under an incarnation of its own
-    and publishes that at the end, so nobody sees what a killed creator wrote, and it expires. Raises
-    StoreError if the stored facts differ: `differ` describes a fact and its two values.
+    If several processes come at once, one creates the records and the others wait. The creator writes under
+    an incarnation of its own and publishes that at the end. So nobody sees the records of a killed creator,
+    and they expire. Raises StoreError if the stored facts differ: `differ` describes a fact and both values.
     """
-    wanted = {LAYOUT: LAYOUT_VERSION, **facts}
+    expected = {LAYOUT: LAYOUT_VERSION, **facts}
     creator, own = keys.windows.creator, secrets.token_hex(8).encode()
     claim: Command = ("SET", creator, own, "NX", "PX", _LEASE_MS)
     while not (stored := _facts(connection, keys)):
         if connection.ask(claim, ("GET", creator))[1] != own:
             sleep(_PAUSE_S)
-        elif _create(connection, keys, wanted, own, begin()):
+        elif _create(connection, keys, expected, own, begin()):
             return own, True
     incarnation = stored[INCARNATION.decode()].encode()
-    for name, value in wanted.items():
+    for name, value in expected.items():
         other = stored.get(name, "")
         if other != value:
             raise StoreError(
-                f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, other, value)}. Give "
-                f"others a name of their own (?model=NAME), or delete these: redis-cli unlink "
+                f"{url}: the windows {keys.model!r} there cannot be used: {differ(name, other, value)}. Use "
+                f"another name (?model=NAME), or delete these windows: redis-cli unlink "
                 f"'{keys.windows.facts.decode()}' '{keys.windows.records(incarnation).decode()}'."
             )
     return incarnation, False
@@ -79,20 +79,20 @@ def _facts(connection: Connection, keys: Keys) -> dict[str, str]:
 def _create(
     connection: Connection, keys: Keys, facts: Mapping[str, str], own: bytes, beginning: Change
 ) -> bool:
-    """Write everything; False if another process was faster."""
+    """Write everything; returns False if another process was faster."""
     creator, key, count = keys.windows.creator, keys.windows.records(own), 0
     records = iter(beginning.records)
-    while some := list(islice(records, _AT_A_TIME)):
-        connection.ask(write(key, some), ("EXPIRE", key, _LEFT_S), ("PEXPIRE", creator, _LEASE_MS))
-        count += len(some)
+    while batch := list(islice(records, _AT_A_TIME)):
+        connection.ask(write(key, batch), ("EXPIRE", key, _KEPT_S), ("PEXPIRE", creator, _LEASE_MS))
+        count += len(batch)
 
     def decide(answers: list[Any]) -> Write[bool]:
         incarnation, written = answers
         if incarnation is not None:
-            return [], bool(incarnation == own)  # the answer to our own may have been lost
+            return [], bool(incarnation == own)  # ours, if the answer to our own transaction was lost
         if written != count:
             raise StoreError(
-                f"a part of the windows {keys.model!r} was deleted while they were created; start the server "
+                f"some of the windows {keys.model!r} were deleted while they were created; start the server "
                 "again."
             )
         return [

@@ -1,4 +1,4 @@
-"""`RecordStore`: records by name and one head, in one Redis, which several processes change together."""
+"""`RecordStore`: named records and one head in a Redis, which several processes change together."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from ctr.ps.wire import (
 )
 
 TIMEOUT_S, PATIENCE_S = 1.0, 1.0
-"""A server that is silent for so long is broken; how long it is retried, as somebody waits."""
+"""When a silent server counts as broken, and how long a request is retried; short, as users wait."""
 _CREATING_TIMEOUT_S, _CREATING_PATIENCE_S = 10.0, 30.0
 _TURN_MS, _TURN_S = 3_000, 10.0
 """How long a turn lasts at most, and how long a writer waits for one."""
 _PAUSE_S, _LONGEST_PAUSE = 0.001, 20
 _LEAST_OTHERS = 16
-"""A change looks at this many other records, or as many as it reads: some can be deleted."""
-_AGAIN_S = 1.0
-"""Between two requests that try whether it is back. If all threads waited for a silent server, none would be
-free for requests that need no server."""
+"""A change checks at least this many other records, or as many as it reads, for some to delete."""
+_RETRY_S = 1.0
+"""Between two requests to a server that is away. If all threads waited for it, none would be free for
+requests that need no server."""
 
 logger = logging.getLogger(__name__)
 
 
 Decide = Callable[[bytes, list[bytes | None], list[Record]], Change | None]
-"""What to write, or None, given the head, the values of records, and some other records, which differ from
-change to change. May be called several times."""
+"""Returns the change to write, or None, given the head, the values of records, and some other records, which
+differ from call to call. May be called several times."""
 
 
 class RecordStore:
-    """The records of the windows `url.model`, by default `default`. Thread-safe.
+    """The records of the windows `url.model` (default: `default`). Thread-safe.
 
     All records are one hash, which every change watches. So changes come one after the other, each as a
-    whole, and a reader sees the records between two changes. Redis never expires any by itself, because a
-    step of its clock would delete many at once. A writer whose transaction failed takes a turn, during which
-    the other writers wait: so a large change gets through among many small ones. Every change is made once,
-    because Redis keeps the number of each writer's last one.
+    whole, and a reader sees the records between two changes. Records have no time to live, because a step of
+    the server's clock would delete many at once. A writer whose transaction failed takes a turn, during which
+    the other writers wait: so a large change succeeds among many small ones. Redis keeps the number of each
+    writer's last change, so every change is made once.
     """
 
     def __init__(
@@ -75,22 +75,22 @@ class RecordStore:
         self._writers = self._keys.windows.writers
         self._number = 0
         self._cursor = b"%d" % secrets.randbits(32)
-        """Where the next change begins to look at other records."""
+        """The position from which the next change checks other records."""
         self._writing = Lock()
         self._outage = Outage()
 
     def read(self, names: Sequence[bytes]) -> tuple[bytes, list[bytes | None]]:
-        """The head and the values of records, None where there is none, as of one moment.
+        """The head and the values of records, None for absent ones, as of one moment.
 
-        Raises StoreError when Redis is away, and when it has lost the records.
+        Raises StoreError if Redis is away, and if it has lost the records.
         """
         with self._outage.guard():
             return self._checked(*self._connection.ask(*self._get(names)))
 
     def change(self, names: Sequence[bytes], decide: Decide) -> None:
-        """Read as `read` does, and write what `decide` returns; repeat if others wrote in between.
+        """Read as `read` does, and write the change that `decide` returns; repeat if others wrote meanwhile.
 
-        Raises StoreError as `read` does; it says so if the change may have been written.
+        Raises StoreError as `read` does; its message says so if the change may have been written.
         """
         with self._writing:
             self._number += 1
@@ -104,7 +104,7 @@ class RecordStore:
                     self._take_turn()
             except StoreError as error:
                 if attempt.is_sent and not isinstance(error.__cause__, ServerError):
-                    raise StoreError(f"{error} It may have been written all the same.") from error
+                    raise StoreError(f"{error} The change may nevertheless have been written.") from error
                 raise
 
     def close(self) -> None:
@@ -121,8 +121,8 @@ class RecordStore:
     def _require_no_eviction(self, connection: Connection) -> None:
         if others := eviction_policies(connection) - {"noeviction", ""}:
             raise StoreError(
-                f"{self.url}: deletes keys when its memory is full (maxmemory-policy {min(others)}), and so "
-                "what windows know; set maxmemory-policy to noeviction."
+                f"{self.url}: this server deletes keys when its memory is full (maxmemory-policy "
+                f"{min(others)}), and so the contents of windows; set maxmemory-policy to noeviction."
             )
 
     def _get(self, names: Sequence[bytes]) -> list[Command]:
@@ -135,13 +135,13 @@ class RecordStore:
         if incarnation != self._incarnation or head is None:
             raise StoreError(
                 f"{self.url}: the windows {self._keys.model!r} are gone, or were created anew (did Redis "
-                "restart empty, or were they deleted?); start the server again, which creates them or takes "
+                "restart empty, or were they deleted?); start the server again, which creates them or uses "
                 "the new ones."
             )
         return head, values
 
     def _take_turn(self) -> None:
-        """Wait until nobody else has the turn, and take it."""
+        """Wait until no other writer has the turn, and take it."""
         take: Command = ("SET", self._turn, self._id, "NX", "PX", _TURN_MS)
         patience = Patience(_TURN_S, _PAUSE_S, longest=_LONGEST_PAUSE)
         while True:
@@ -153,8 +153,8 @@ class RecordStore:
 
     def _no_turn(self) -> StoreError:
         return StoreError(
-            f"{self.url}: others have changed the windows for {_TURN_S:g} s, so that nothing could be "
-            "written; send more events in one request, so that there are fewer changes."
+            f"{self.url}: others kept changing the windows for {_TURN_S:g} s, so that nothing could be "
+            "written; send more events in each request, for fewer changes."
         )
 
 
@@ -162,7 +162,7 @@ class _Attempt:
     """A change, which is attempted until it is written."""
 
     def __init__(self, store: RecordStore, names: Sequence[bytes], decide: Decide) -> None:
-        self._store, self._wanted = store, decide
+        self._store, self._decide = store, decide
         self._names = frozenset((HEAD, *names))
         others = max(len(names), _LEAST_OTHERS)
         self.reads: list[Command] = [
@@ -172,23 +172,23 @@ class _Attempt:
             ("HSCAN", store._records, store._cursor, "COUNT", others),
         ]
         self.is_sent = False
-        """True while a transaction was sent and its answer has not come."""
+        """True if a transaction was sent and its answer has not arrived."""
         self._tries = 0
 
     def decide(self, answers: list[Any]) -> Write[bool]:
-        """The commands; the result is False if the writer needs a turn first."""
+        """The commands to write; the result is False if the writer needs a turn first."""
         store, (turn, number, *values, (cursor, scanned)) = self._store, answers
         self.is_sent = False
         if number == b"%d" % store._number:
             return [], True  # it was written, and the answer was lost
         self._tries += 1
-        mine = turn == store._id
-        if not mine and (turn is not None or self._tries > 1):
+        has_turn = turn == store._id
+        if not has_turn and (turn is not None or self._tries > 1):
             self._tries = 0
             return [], False
         others = [record for record in pairs(scanned).items() if record[0] not in self._names]
-        change = self._wanted(*store._checked(*values), others)
-        commands: list[Command] = [("DEL", store._turn)] if mine else []
+        change = self._decide(*store._checked(*values), others)
+        commands: list[Command] = [("DEL", store._turn)] if has_turn else []
         if change is not None:
             commands.append(write(store._records, [(HEAD, change.head), *change.records]))
             if change.deleted:
@@ -200,9 +200,9 @@ class _Attempt:
 
 
 class Outage:
-    """While a server is away, requests fail at once, except one now and then that tries whether it is back.
+    """Makes requests fail immediately while a server is away, except one now and then that tries it.
 
-    Thread-safe. Logs a line when an outage begins, and one when it is over.
+    Thread-safe. Logs a line when an outage begins, and one when it ends.
     """
 
     def __init__(self) -> None:
@@ -212,14 +212,14 @@ class Outage:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Around a request: raises the last StoreError during an outage, unless it is time to try."""
+        """Guard a request: raises the last StoreError during an outage, unless it is time to try again."""
         self._require_try()
         try:
             yield
         except StoreError as error:
             self._note(str(error))
             raise
-        except BaseException:  # which says nothing about the server
+        except BaseException:  # says nothing about the server
             self._next_try = 0.0
             raise
         self._note(None)
@@ -230,7 +230,7 @@ class Outage:
                 logger.warning("%s", problem)
             elif problem is None and self._problem is not None:
                 logger.warning("answers again, after: %s", self._problem)
-            self._problem, self._next_try = problem, monotonic() + _AGAIN_S
+            self._problem, self._next_try = problem, monotonic() + _RETRY_S
 
     def _require_try(self) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
 """Creates a model in Redis, checks its description when a process opens it, and drops it.
 
-The key of the description, `meta`, is written before any other key and deleted after all others. In between
-it says how far the model is: `creating`, `ready`, or neither while it is dropped. So if a process is killed
-on the way, the next one sees that the model is not whole.
+The description, under the key `meta`, is written before all other keys and deleted after them. It holds the
+state of the model: `creating`, `ready`, or neither while it is dropped. So if a process is killed midway, the
+next one sees that the model is incomplete.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ctr.ps.wire import (
 LAYOUT_VERSION = "9"
 
 _CREATING, _READY = b"creating", b"ready"
-"""Fields of the meta hash: how far the model is; neither while it is dropped."""
+"""Fields of the meta hash: the state of the model; neither while it is dropped."""
 _AT_A_TIME = 1_000  # partitions in one round trip
 _PROMOTION_S, _PROMOTION_PAUSE_S = 2.0, 0.05
 """How long to wait for a replica that may be about to take over from its primary."""
 _CLEAN_UP_S = 2.0
-"""How long to retry the removal of a model that was created only in part."""
+"""How long to retry the removal of a model whose creation failed."""
 
 
 class ModelExistsError(StoreError):
@@ -63,28 +63,28 @@ def open_model(
 ) -> tuple[bytes, Layout]:
     """Create the model, or with `join` check that it has the same `facts`; return its incarnation and layout.
 
-    `partitions`: of a new model; None: as many as suit the nodes. Every partition gets the incarnation, so
-    that a node which lost its data is noticed; with `restoring`, only when the partition is restored. Remains
-    of an earlier model of this name are removed first. Raises StoreError if layout or facts differ, naming
-    both, and if one of the model's keys holds something else.
+    `partitions` is the number of partitions of a new model; None for as many as suit the nodes. Every
+    partition gets the incarnation, so that a node that lost its data is noticed; with `restoring`, it gets it
+    when it is restored. Remains of an earlier model of this name are removed first. Raises StoreError if
+    layout or facts differ, naming both values, and if one of the model's keys holds something else.
     """
-    wanted = {"layout": LAYOUT_VERSION, "bits": str(bits), **facts}
+    description = {"layout": LAYOUT_VERSION, "bits": str(bits), **facts}
     connection = Connection(nodes, patience_s=patience_s, purpose="the model")
     require_no_eviction(nodes.url, eviction_policies(connection))
     if join:
-        incarnation, count = _join(connection, keys, wanted)
+        incarnation, count = _join(connection, keys, description)
         return incarnation, Layout.of(bits, count)
     if not nodes.url.cluster:
         _require_primary(connection)
     layout = Layout.for_nodes(bits, len(nodes.primaries()))
     if partitions is not None:
         layout = Layout.of(bits, partitions)
-    wanted["partitions"] = str(layout.partitions.count)
-    meta, own = _begin(connection, keys, wanted)
+    description["partitions"] = str(layout.partitions.count)
+    meta, own = _begin(connection, keys, description)
     while own is None and not meta.keys() & {_READY, _CREATING}:
-        # Another process has not finished dropping it, or never will.
+        # Another process has not finished dropping it, or was killed.
         drop_model(connection, keys, meta[INCARNATION])
-        meta, own = _begin(connection, keys, wanted)
+        meta, own = _begin(connection, keys, description)
     if own is None:
         raise ModelExistsError(_refusal(keys, meta))
     _create(connection, keys, layout, own, restoring=restoring)
@@ -92,16 +92,16 @@ def open_model(
 
 
 def _require_primary(connection: Connection) -> None:
-    """Raise StoreError if the server is, and for a while remains, a replica that follows a live primary.
+    """Raise StoreError if the server is a replica of a live primary, and remains so for a while.
 
-    A replica that has lost its primary may be promoted at any moment; requests wait for that as they wait for
-    a server that is away.
+    A replica that has lost its primary may be promoted at any moment; requests wait for that as for a server
+    that is away.
     """
     deadline = monotonic() + _PROMOTION_S
     while True:
         ((info,),) = connection.ask_nodes(("INFO", "replication"))
         facts = parse_info(info)
-        if facts.get("master_link_status") != "up":  # only a replica says anything about a link
+        if facts.get("master_link_status") != "up":  # only replicas have this field
             return
         if monotonic() > deadline:
             primary = host_port((str(facts["master_host"]), int(facts["master_port"])))
@@ -113,11 +113,11 @@ def _require_primary(connection: Connection) -> None:
 
 
 def _begin(
-    connection: Connection, keys: Keys, wanted: Mapping[str, str]
+    connection: Connection, keys: Keys, description: Mapping[str, str]
 ) -> tuple[dict[bytes, bytes], bytes | None]:
-    """Claim the name; returns what `meta` was before, and the new incarnation if it was empty."""
+    """Claim the name; returns the previous `meta`, and the new incarnation if that was empty."""
     incarnation = secrets.token_hex(8).encode()
-    words = [word for fact in wanted.items() for word in fact]
+    words = [word for fact in description.items() for word in fact]
 
     def decide(answers: list[Any]) -> Write[tuple[dict[bytes, bytes], bytes | None]]:
         meta = pairs(answers[0])
@@ -126,7 +126,7 @@ def _begin(
         # Ours, if the answer to an earlier attempt was lost.
         return (), (meta, incarnation if meta.get(INCARNATION) == incarnation else None)
 
-    meta, ours = connection.update([keys.meta], [("HGETALL", keys.meta)], decide)
+    meta, own = connection.update([keys.meta], [("HGETALL", keys.meta)], decide)
     if meta and INCARNATION not in meta:
         if b"layout" in meta:
             require_layout(keys, meta)
@@ -134,7 +134,7 @@ def _begin(
             f"the key {keys.meta.decode()!r} in this store holds something that is no model; name another "
             "model (?model=NAME), or delete the key."
         )
-    return meta, ours
+    return meta, own
 
 
 def _create(
@@ -142,10 +142,10 @@ def _create(
 ) -> None:
     """Write the incarnation to the partitions of a model whose `meta` exists, and mark it as ready."""
     try:
-        for some in _batches(_former_partitions(connection, keys, layout)):
-            connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in some])
-        for some in _batches(range(0 if restoring else layout.partitions.count)):
-            checked(connection.ask_each([("HSET", keys.facts(p), INCARNATION, incarnation) for p in some]))
+        for batch in _batches(_former_partitions(connection, keys, layout)):
+            connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in batch])
+        for batch in _batches(range(0 if restoring else layout.partitions.count)):
+            checked(connection.ask_each([("HSET", keys.facts(p), INCARNATION, incarnation) for p in batch]))
 
         def decide(answers: list[Any]) -> Write[bool]:
             if answers[0] != incarnation:
@@ -161,31 +161,31 @@ def _create(
 
 
 def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> list[int]:
-    """The partitions with remains of an earlier model of this name, such as after a failover.
+    """The partitions with remains of an earlier model of this name, as after a failover.
 
     Raises StoreError for keys that belong to no model: without an incarnation, or of another type.
     """
     former = []
-    for some in _batches(range(layout.partitions.count)):
+    for batch in _batches(range(layout.partitions.count)):
         reads: list[Command] = []
-        for p in some:
-            its_keys = partition_keys(keys, p, layout.per_partition)
-            reads += [("HGET", its_keys[0], INCARNATION), ("EXISTS", *its_keys)]
+        for p in batch:
+            names_of_keys = partition_keys(keys, p, layout.per_partition)
+            reads += [("HGET", names_of_keys[0], INCARNATION), ("EXISTS", *names_of_keys)]
         answers = connection.ask_each(reads)
-        for p, incarnation, count in zip(some, answers[::2], answers[1::2], strict=True):
+        for p, incarnation, count in zip(batch, answers[::2], answers[1::2], strict=True):
             if isinstance(incarnation, ServerError) or (incarnation is None and count):
                 names = ", ".join(key.decode() for key in partition_keys(keys, p, layout.per_partition))
                 raise StoreError(
-                    f"the store holds something that is no part of a model under a name that {keys.model!r} "
-                    f"needs (one of {names}); name another model (?model=NAME), or delete it."
+                    f"the store holds something else under a key that the model {keys.model!r} needs (one of "
+                    f"{names}); name another model (?model=NAME), or delete it."
                 )
             if incarnation is not None:
                 former.append(p)
     return former
 
 
-def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> tuple[bytes, int]:
-    """Compare the description of a model that is ready; returns its incarnation and its partitions."""
+def _join(connection: Connection, keys: Keys, description: Mapping[str, str]) -> tuple[bytes, int]:
+    """Compare the description of a ready model; returns its incarnation and its number of partitions."""
     meta = pairs(connection.ask(("HGETALL", keys.meta))[0])
     if not meta:
         raise StoreError(f"there is no model {keys.model!r} in this store (any more): has its job ended?")
@@ -193,7 +193,7 @@ def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> tupl
         raise StoreError(_refusal(keys, meta))
     require_layout(keys, meta)
     facts = {name.decode(): value.decode() for name, value in meta.items()}
-    for name, value in wanted.items():
+    for name, value in description.items():
         if facts.get(name) != value:
             raise StoreError(
                 f"the model {keys.model!r} in this store has {name} {facts.get(name)}, this job has {value}; "
@@ -203,7 +203,7 @@ def _join(connection: Connection, keys: Keys, wanted: Mapping[str, str]) -> tupl
 
 
 def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
-    """Raise StoreError if another version of ctr created the model with this `meta`."""
+    """Raise StoreError if another layout version created the model with this `meta`."""
     layout = meta.get(b"layout", b"").decode()
     if layout != LAYOUT_VERSION:
         raise StoreError(
@@ -214,7 +214,7 @@ def require_layout(keys: Keys, meta: Mapping[bytes, bytes]) -> None:
 
 
 def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
-    """Why an existing model can neither be created nor used."""
+    """The reason why an existing model can neither be created nor used."""
     if _READY in meta:
         return (
             f"the model {keys.model!r} is in this store already; name another (?model=NAME), or remove it "
@@ -223,7 +223,7 @@ def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
     if _CREATING in meta:
         return (
             f"the creation of the model {keys.model!r} in this store is not finished; if it was "
-            "interrupted, remove what there is with `ctr ps drop`."
+            "interrupted, remove its remains with `ctr ps drop`."
         )
     return f"the model {keys.model!r} is being dropped; `ctr ps drop` finishes that if it was interrupted."
 
@@ -231,10 +231,10 @@ def _refusal(keys: Keys, meta: Mapping[bytes, bytes]) -> str:
 def drop_incarnation(
     url: str, incarnation: str, job: str | None = None, *, patience_s: float = PATIENCE_S
 ) -> None:
-    """Delete the model that a Redis URL names, and its job, if it has this incarnation; else nothing.
+    """Delete the model that a Redis URL names, and its job, if it has this incarnation or is for `job`.
 
-    Also if its description says that it was created for `job`. An embedded store begins empty, so there is
-    nothing to do. Raises StoreError when the server cannot be reached.
+    Does nothing otherwise, nor with an embedded store, which begins empty. Raises StoreError if the server is
+    unreachable.
     """
     if url.startswith("embedded:"):
         return
@@ -242,8 +242,8 @@ def drop_incarnation(
     keys = Keys(parsed.model or "default")
     with closing(connect(parsed, timeout_s=10.0)) as nodes:
         connection = dropping(nodes, keys, patience_s)
-        ((stored, its_job),) = connection.ask(("HMGET", keys.meta, INCARNATION, "job"))
-        if stored == incarnation.encode() or (stored is not None and job and its_job == job.encode()):
+        ((stored, stored_job),) = connection.ask(("HMGET", keys.meta, INCARNATION, "job"))
+        if stored == incarnation.encode() or (stored is not None and job and stored_job == job.encode()):
             drop_model(connection, keys, stored)
 
 
@@ -254,33 +254,33 @@ def dropping(nodes: Nodes, keys: Keys, patience_s: float) -> Connection:
 
 
 def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
-    """Delete everything that this incarnation of the model, and its job, keep in the store; no other model.
+    """Delete all keys of this incarnation of the model, and of its job; never those of another model.
 
-    Several processes may do it at once, and again after an interruption. It uses no transactions, and only
-    commands that free memory: a server above its memory limit takes nothing else.
+    Several processes may do so at once, and again after an interruption. It uses no transactions, and only
+    commands that free memory: a server above its memory limit accepts no others.
     """
     reads = "HMGET", keys.meta, INCARNATION, "partitions", "bits", _CREATING
     ((stored, partitions, bits, creating),) = connection.ask(reads)
     if stored != incarnation:
         return
     connection.ask(
-        ("HDEL", keys.meta, _READY),  # from now on it is dropped, if it was created
-        ("DEL", keys.board.launch),  # by which workers notice
+        ("HDEL", keys.meta, _READY),  # from now on its state is "dropped", if it was created
+        ("DEL", keys.board.launch),  # so that workers notice
     )
     (ranks,) = connection.ask_each([("HGET", keys.board.job, "ranks")])
-    known = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
-    connection.ask_each([("DEL", keys.rank(rank)) for rank in range(known)])
+    rank_count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
+    connection.ask_each([("DEL", keys.rank(rank)) for rank in range(rank_count)])
     count = int(partitions or 0)
     strings = Layout.of(int(bits or 1), count).per_partition if count else 0
-    for some in _batches(range(count)):
-        incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in some])
-        # While the model is being created, a key without an incarnation may be somebody else's.
-        nobodys = creating is None
+    for batch in _batches(range(count)):
+        incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in batch])
+        # During the creation of a model, a key without an incarnation may belong to somebody else.
+        drop_others = creating is None
         connection.ask_each(
             [
                 ("DEL", *partition_keys(keys, p, strings))
-                for p, its in zip(some, incarnations, strict=True)
-                if its == incarnation or (nobodys and (its is None or isinstance(its, ServerError)))
+                for p, owner in zip(batch, incarnations, strict=True)
+                if owner == incarnation or (drop_others and (owner is None or isinstance(owner, ServerError)))
             ]
         )
     if connection.ask(("HGET", keys.meta, INCARNATION)) == [incarnation]:
@@ -288,7 +288,7 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
 
 
 def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
-    """All keys of a partition with this many strings; its facts first."""
+    """All keys of a partition with this many strings; the key of its facts first."""
     names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
     of_strings = (name(partition, i) for i in range(strings) for name in names)
     feed = keys.feed(partition), keys.feed_version(partition)

@@ -1,4 +1,4 @@
-"""`Dumps`: whole partitions, read and written as they are."""
+"""`Dumps`: reads and restores whole partitions."""
 
 from __future__ import annotations
 
@@ -42,55 +42,58 @@ class PartitionDump:
     applied: dict[str, int]
     """The last push applied, by `job:shard`."""
     feed_version: int | None = None
-    """How many entries the feed had; None: there is none."""
+    """How many entries the feed had; None if there is no feed."""
 
 
 class Dumps:
-    """Of the partitions of one model."""
+    """Reads and restores the partitions of one model."""
 
     def __init__(self, reads: RedisModel, writes: RedisModel) -> None:
-        """One model, as it is reached to read and to write."""
+        """`reads` and `writes` are the same model over two fan-outs."""
         self._reads = reads
         self._writes = writes
 
     def take(self, partition: int) -> PartitionDump:
-        """Everything that a partition holds, read at one moment.
+        """Everything that a partition holds, as of one moment.
 
-        First without a transaction, which a server above its memory limit refuses: what is read between two
-        equal readings of the watermarks is of one moment, as every push changes one. Where others push in
-        between, as a transaction: a server above its limit takes no pushes.
+        It is first read without a transaction, which a server above its memory limit refuses. If the
+        watermarks are equal before and after, nobody has pushed meanwhile, as every push changes one. If
+        others keep pushing, the server is below its limit, and a transaction reads everything.
         """
         dumps: list[PartitionDump] = []
         model, keys, layout = self._reads, self._reads.keys, self._reads.layout
         strings = range(layout.per_partition)
         hashes = keys.facts(partition), *watermark_keys(keys, partition)
-        known = [*(command(b"HGETALL", key) for key in hashes), model.ask_steps(partition)]
-        known.insert(0, command(b"GET", keys.feed_version(partition)))
+        versions = [
+            command(b"GET", keys.feed_version(partition)),
+            *(command(b"HGETALL", key) for key in hashes),
+            model.ask_steps(partition),
+        ]
         names = keys.state, keys.last_slots, keys.log, keys.folding
         values = [command(b"GET", name(partition, i)) for i in strings for name in names]
-        # Of 128 MiB, a copy more takes as long as reading them, and so do pages of 4 KiB, which are what all
-        # but `np.empty` gets.
+        # Up to 128 MiB. Another copy would take as long as reading them; so would other memory than that of
+        # `np.empty`, which alone has huge pages.
         state = np.empty(layout.per_partition * layout.strings.size * SLOT_BYTES, np.uint8)
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(model.fan_out.url, link)
-            read = link.replies
+            replies = link.replies
             for _ in range(OPTIMISTIC):
-                link.send(*known, *values, *known)
-                before = [read.reply() for _ in known]
-                whole = self._read_strings(read, before, state)
-                if before == [read.reply() for _ in known]:
+                link.send(*versions, *values, *versions)
+                before = [replies.reply() for _ in versions]
+                is_whole = self._read_strings(replies, before, state)
+                if before == [replies.reply() for _ in versions]:
                     break
             else:
-                link.send(command(b"MULTI"), *known, *values, command(b"EXEC"))
-                if read_queued(read, len(known) + len(values)) is None:
+                link.send(command(b"MULTI"), *versions, *values, command(b"EXEC"))
+                if read_queued(replies, len(versions) + len(values)) is None:
                     return list(partitions)
-                before = [read.reply() for _ in known]
-                whole = self._read_strings(read, before, state)
+                before = [replies.reply() for _ in versions]
+                is_whole = self._read_strings(replies, before, state)
             facts, *marks = map(pairs, before[1:-1])
             model.check(facts.get(INCARNATION))
-            model.check_state(STATE in facts, 1, whole)
-            # Not the attempts: they are those of workers that end with this store.
+            model.check_state(STATE in facts, 1, is_whole)
+            # Without the attempts, whose workers end with this store.
             shards = (
                 (name.decode(), Watermark.from_bytes(value).number)
                 for each in marks
@@ -104,34 +107,34 @@ class Dumps:
         model.fan_out.everywhere([partition], on_node)
         return dumps[-1]
 
-    def _read_strings(self, read: ReplyReader, known: Sequence[Any], state: NDArray[np.uint8]) -> bool:
-        """Read a partition's strings into `state`, and all that belongs to them; whether it was there."""
+    def _read_strings(self, replies: ReplyReader, versions: Sequence[Any], state: NDArray[np.uint8]) -> bool:
+        """Read a partition's strings and logs into `state`; returns whether all their keys were there."""
         layout = self._reads.layout
         size, pieces = layout.strings.size, layout.per_string
-        body, whole = body_slots(size) * SLOT_BYTES, True
-        closed = self._reads.folds(pairs(known[1]).get(FOLDS))
-        for row, count, steps in zip(state.reshape(-1, size * SLOT_BYTES), closed, known[-1], strict=True):
-            whole &= steps is not None
-            in_body = read.bulk_into(row[:body])
-            in_last = read.bulk_into(row[body:])
-            whole &= in_body + in_last == row.size
+        body, is_whole = body_slots(size) * SLOT_BYTES, True
+        closed = self._reads.folds(pairs(versions[1]).get(FOLDS))
+        rows = state.reshape(-1, size * SLOT_BYTES)
+        for row, count, steps in zip(rows, closed, versions[-1], strict=True):
+            is_whole &= steps is not None
+            in_body = replies.bulk_into(row[:body])
+            in_last = replies.bulk_into(row[body:])
+            is_whole &= in_body + in_last == row.size
             row[in_body:body] = 0
             row[body + in_last :] = 0
-            log, folding = read_entries(read), read_entries(read)
+            log, folding = read_entries(replies), read_entries(replies)
             folded = fold_counts(int(steps or 0), pieces)
-            whole &= log is not None and (folding is not None or folded[-1] == count)
+            is_whole &= log is not None and (folding is not None or folded[-1] == count)
             if log is not None:
                 add_scattered(row, *log)
             if folding is not None:
                 unfolded = folded[folding[0] >> np.uint32(layout.pieces.shift)] < count
                 add_scattered(row, folding[0][unfolded], folding[1][unfolded])
-        return whole
+        return is_whole
 
     def restore(self, dump: PartitionDump) -> None:
-        """Make a partition of a new model hold what was dumped.
+        """Restore a dumped partition in a new model.
 
-        Raises StoreError when the partition is of another creation of the model by now: whoever made that one
-        has it.
+        Raises StoreError if the partition belongs to another incarnation of the model by now.
         """
         p, model, keys = dump.partition, self._writes, self._writes.keys
         k, size = model.layout.per_partition, model.layout.strings.size * SLOT_BYTES
@@ -157,7 +160,7 @@ class Dumps:
         model.fan_out.everywhere([p], on_node)
 
     def _restore_string(self, restoring: Transaction, place: tuple[int, int], state: memoryview) -> None:
-        """Add the commands that make a string what it was."""
+        """Add the commands that restore a string."""
         keys, body = self._writes.keys, body_slots(self._writes.layout.strings.size) * SLOT_BYTES
         restoring.add(*self._writes.make_string(place))
         if body < len(state):

@@ -1,16 +1,16 @@
-"""`fold`: logs are added to the strings that they belong to, in steps, while others push to these.
+"""`fold`: adds logs to their strings, in steps, while others push to these.
 
-A log is first closed: its key is renamed, and a new one, empty, begins. That watches nothing but the facts,
-which hardly ever change, so it goes through however many append meanwhile. The closed log does not change any
-more. One step notes its slots in the string's bitmap, and one for each piece of the string adds to it. A key
-beside the string counts the steps, in the same transactions, so that each is done once, whoever does it: a
-worker that dies leaves the rest to the one that makes the next log long enough.
+First the log is closed: its key is renamed, and a new, empty log begins. This watches only the facts, which
+hardly ever change, so it succeeds even while many workers append. The closed log never changes. The first
+step adds its slots to the string's bitmap; then one step for each piece of the string adds the entries. A key
+counts the steps, in the same transactions, so that each is done once, by any worker: if a worker dies, the
+one that fills the next log does the remaining steps.
 
-A piece is read, added to and written back as a range. If somebody pushes to the string in between, its
-entries are added one by one, which needs to watch nothing but the count of steps. So every step goes through,
-unless another worker has done it: then the rest is left to that one.
+A piece is read, added to and written back as a range. If somebody pushes to the string meanwhile, the entries
+are added one by one, which watches only the count of steps. So every step succeeds, unless another worker has
+done it, which then does the remaining steps.
 
-Steps are numbered on from log to log. So the count says of every piece how many logs it has: `fold_counts`.
+Steps are counted over all logs. So the count tells how many logs each piece contains: see `fold_counts`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ctr.ps.wire import FOLDS, Link, command
 
 
 def fold(model: RedisModel, strings: Sequence[int]) -> list[int]:
-    """Fold what these strings' logs have; returns the strings that are put off, as others are at it.
+    """Fold the logs of these strings; returns the strings that other workers are folding.
 
     Raises StoreError as `RedisStore.push_packed` does.
     """
-    put_off: set[int] = set()
+    skipped: set[int] = set()
     by_partition: dict[int, list[int]] = {}
     for string in strings:
         by_partition.setdefault(string // model.layout.per_partition, []).append(string)
@@ -45,27 +45,27 @@ def fold(model: RedisModel, strings: Sequence[int]) -> list[int]:
     def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
         for string in (string for p in partitions for string in by_partition[p]):
             if not _StringFold(model, link, string).run():
-                put_off.add(string)
+                skipped.add(string)
         return []
 
     model.fan_out.everywhere(list(by_partition), on_node)
-    return sorted(put_off)
+    return sorted(skipped)
 
 
-class _OthersAreAtItError(Exception):
+class _OthersFoldError(Exception):
     """Another worker has done a step."""
 
 
 @dataclass(slots=True)
 class _StringFold:
-    """Of one string, over one link."""
+    """The folding of one string, over one link."""
 
     model: RedisModel
     link: Link
     string: int
 
     def run(self) -> bool:
-        """Fold all that the log has now; False when others come in between."""
+        """Fold the current entries of the log; returns False if another worker folds them."""
         try:
             while True:
                 facts, steps, is_new = self._close_log()
@@ -74,7 +74,7 @@ class _StringFold:
                 self._add(facts, steps, self._read_closed(steps))
                 if is_new:
                     return True
-        except _OthersAreAtItError:
+        except _OthersFoldError:
             return False
 
     @property
@@ -86,13 +86,13 @@ class _StringFold:
         return self.model.keys.fold_steps(*self._place)
 
     def _steps_of(self, facts: Facts) -> int:
-        """How many steps it takes to fold all logs that have been closed."""
+        """The number of steps that fold all closed logs."""
         return facts.folds[self._place[1]] * (self.model.layout.per_string + 1)
 
     def _close_log(self) -> tuple[Facts, int, bool]:
-        """Close the log unless it is empty, or the one before is not folded yet.
+        """Close the log, unless it is empty or the previous one is not folded yet.
 
-        Returns the facts, the steps that have been done, and whether the log was closed.
+        Returns the facts, the number of steps that are done, and whether the log was closed.
         """
         (p, i), keys, replies = self._place, self.model.keys, self.link.replies
         log, facts_key = keys.log(p, i), keys.facts(p)
@@ -104,9 +104,9 @@ class _StringFold:
                 command(b"EXISTS", log, self._steps_key),
                 command(b"STRLEN", log),
             )
-            _, known, steps, there, length = replies.all_of(*[replies.reply] * 5)
-            facts, steps = self.model.facts(known), int(steps or 0)
-            self.model.check_state(facts.had_state, 2, there)
+            _, fields, steps, existing, length = replies.all_of(*[replies.reply] * 5)
+            facts, steps = self.model.facts(fields), int(steps or 0)
+            self.model.check_state(facts.had_state, 2, existing)
             if not length or steps < self._steps_of(facts):
                 self._unwatch()
                 return facts, steps, False
@@ -120,29 +120,29 @@ class _StringFold:
             )
             if self._execute(closing):
                 return replace(facts, folds=tuple(folds)), steps, True
-        raise _OthersAreAtItError
+        raise _OthersFoldError
 
     def _read_closed(self, steps: int) -> Entries:
         """The closed log, sorted by offset."""
         replies = self.link.replies
-        # In this order: it goes with the last step.
+        # In this order: the last step deletes it.
         folding = self.model.keys.folding(*self._place)
         self.link.send(command(b"GET", folding) + command(b"GET", self._steps_key))
-        entries, now = replies.all_of(lambda: read_entries(replies), replies.text)
-        if now != b"%d" % steps:
-            raise _OthersAreAtItError
+        entries, current_steps = replies.all_of(lambda: read_entries(replies), replies.text)
+        if current_steps != b"%d" % steps:
+            raise _OthersFoldError
         if entries is None:
             raise self.model.lost_a_part()
         order = np.argsort(entries[0])
         return entries[0][order], entries[1][order]
 
     def _add(self, facts: Facts, steps: int, entries: Entries) -> None:
-        """Do the steps that are left, those of pieces without an entry together with the one before."""
+        """Do the remaining steps; the steps of pieces without entries are done with the previous one."""
         offsets, increments = entries
         pieces, last = self.model.layout.per_string, self._steps_of(facts)
         first = last - pieces  # the step of the first piece
         if steps < first:
-            self._note(offsets, steps, first, all_present=facts.all_present)
+            self._mark(offsets, steps, first, all_present=facts.all_present)
             steps = first
         ends = np.arange(1, pieces + 1, dtype=np.int64) << self.model.layout.pieces.shift
         cuts = [0, *np.searchsorted(offsets, ends).tolist()]
@@ -151,29 +151,31 @@ class _StringFold:
             raise self.model.lost_a_part()
         for number, piece in enumerate(used):
             after = first + used[number + 1] if number + 1 < len(used) else last
-            some = slice(cuts[piece], cuts[piece + 1])
-            self._add_piece(offsets[some], increments[some], steps, after, ends=after == last)
+            entries_of_piece = slice(cuts[piece], cuts[piece + 1])
+            self._add_piece(
+                offsets[entries_of_piece], increments[entries_of_piece], steps, after, ends=after == last
+            )
             steps = after
 
-    def _note(self, offsets: Offsets, steps: int, after: int, *, all_present: bool) -> None:
-        """Note slots in the bitmap; where every slot counts as pushed, there is no use for it."""
+    def _mark(self, offsets: Offsets, steps: int, after: int, *, all_present: bool) -> None:
+        """Add slots to the bitmap, which is not needed if all slots count as pushed."""
         key, replies = self.model.keys.present(*self._place), self.link.replies
         self.link.send(self._watch(), command(b"GET", key))
-        done, bitmap = replies.all_of(self._read_watched, replies.bulk)
-        self._require(done, steps)
+        current_steps, bitmap = replies.all_of(self._read_watched, replies.bulk)
+        self._require(current_steps, steps)
         if bitmap is None:
             raise self.model.lost_a_part()
         present = np.zeros(-(-self.model.layout.strings.size // 8), np.uint8)
         present[: bitmap.size] = bitmap
         mark(present, offsets, 0)
-        noted = Transaction()
+        marking = Transaction()
         if not all_present:
-            noted.add(command(b"SET", key, present.tobytes()))
-        if not self._step(noted, after, ends=False):
-            raise _OthersAreAtItError
+            marking.add(command(b"SET", key, present.tobytes()))
+        if not self._step(marking, after, ends=False):
+            raise _OthersFoldError
 
     def _add_piece(self, offsets: Offsets, increments: Int64, steps: int, after: int, *, ends: bool) -> None:
-        """Add entries to a piece, as a range unless they are few or somebody pushes in between."""
+        """Add entries to a piece, as a range unless they are few or somebody pushes meanwhile."""
         keys, replies = self.model.keys, self.link.replies
         state, last_key = keys.state(*self._place), keys.last_slots(*self._place)
         body = body_slots(self.model.layout.strings.size)
@@ -189,48 +191,48 @@ class _StringFold:
                 values = np.empty((int(offsets[cut - 1]) + 1 - first) * SLOT_BYTES, np.uint8)
                 self.link.send(read_range(state, offsets[:cut]))
                 reads.append(partial(replies.bulk_into, values))
-            done, there, *lengths = replies.all_of(*reads)
-            self._require(done, steps)
-            self.model.check_state(True, len(touched), there)
-            added = Transaction()
+            current_steps, existing, *lengths = replies.all_of(*reads)
+            self._require(current_steps, steps)
+            self.model.check_state(True, len(touched), existing)
+            adding = Transaction()
             if ranged:
                 self.model.check_state(True, values.size, *lengths)
                 add_scattered(values, offsets[:cut] - offsets[0], increments[:cut])
-                added.overwrite(state, values, first * SLOT_BYTES)
+                adding.overwrite(state, values, first * SLOT_BYTES)
             else:
-                added.add_to_slots(state, offsets[:cut], increments[:cut])
-            added.add_to_slots(last_key, offsets[cut:] - np.uint32(body), increments[cut:])
-            if self._step(added, after, ends=ends):
+                adding.add_to_slots(state, offsets[:cut], increments[:cut])
+            adding.add_to_slots(last_key, offsets[cut:] - np.uint32(body), increments[cut:])
+            if self._step(adding, after, ends=ends):
                 return
-        raise _OthersAreAtItError
+        raise _OthersFoldError
 
     def _watch(self, *keys: bytes) -> bytes:
-        """Watch the count of steps, and these keys, and read it."""
+        """The commands that watch the count of steps and these keys, and read the count."""
         return command(b"WATCH", self._steps_key, *keys) + command(b"GET", self._steps_key)
 
     def _read_watched(self) -> bytes:
-        """The answers to `_watch`."""
+        """Read the answers to `_watch`: the count of steps."""
         self.link.replies.status()
         return self.link.replies.text()
 
-    def _require(self, done: bytes, steps: int) -> None:
-        """Raise if others have done a step, or the model is gone."""
-        if done != b"%d" % steps:
+    def _require(self, current_steps: bytes, steps: int) -> None:
+        """Raise if another worker has done a step, or the model is gone."""
+        if current_steps != b"%d" % steps:
             self._unwatch()
-            raise _OthersAreAtItError
+            raise _OthersFoldError
 
     def _unwatch(self) -> None:
         self.link.send(command(b"UNWATCH"))
         self.link.replies.status()
 
-    def _step(self, added: Transaction, after: int, *, ends: bool) -> bool:
-        """Do a step, which `ends` the folding of the log; False when what is watched has changed."""
-        added.add(command(b"SET", self._steps_key, b"%d" % after))
+    def _step(self, changes: Transaction, after: int, *, ends: bool) -> bool:
+        """Do a step, the last of the log if it `ends`; returns False if a watched key has changed."""
+        changes.add(command(b"SET", self._steps_key, b"%d" % after))
         if ends:
-            added.add(command(b"DEL", self.model.keys.folding(*self._place)))
-        return self._execute(added)
+            changes.add(command(b"DEL", self.model.keys.folding(*self._place)))
+        return self._execute(changes)
 
     def _execute(self, changes: Transaction) -> bool:
-        """Whether the transaction was carried out; not if what it watches had changed."""
+        """Execute the transaction; returns False if a watched key has changed."""
         changes.send(self.link)
         return changes.read(self.link.replies) is not None

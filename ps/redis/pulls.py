@@ -1,4 +1,4 @@
-"""`Pulls`: what is read of the partitions of one model: state, watermarks, and who serves them."""
+"""`Pulls`: reads the partitions of one model: state, watermarks, and which servers hold them."""
 
 from __future__ import annotations
 
@@ -41,44 +41,47 @@ from ctr.ps.wire.resp_kernels import decode_range
 
 _INTEGER_REPLY = 22  # bytes of the longest integer as a reply
 _SENT_TOGETHER = 16  # requests
-_MOST_UNREAD = 16 << 20  # bytes that a node may have answered and nobody has read
+_MOST_UNREAD = 16 << 20  # bytes of a node's answers that are not read yet
 _PIECE_BYTES = 4 << 20
-"""Of one range: 2 ms on a loopback, and what a transaction costs apart from that is 0.1."""
+"""Of one range: it takes 2 ms on loopback, of which the transaction itself takes 0.1."""
 _ANSWER_BYTES = _PIECE_BYTES + (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class PulledState:
-    """What was pulled. Of each partition, all has the same pushes of the data shards that were asked for; of
-    others, a piece may have some that another has not."""
+    """The result of a pull.
+
+    In each partition, all slots have the same pushes of the requested data shards; pushes of other data
+    shards may be in some pieces and not in others.
+    """
 
     packed: Int64
-    """int64[u], packed accumulators, without what is still in logs."""
+    """int64[u], packed accumulators, without the entries of logs."""
     applied: Mapping[int, Int64]
-    """int64[partitions], by data shard: its last push that is applied to all of these; -1 for none, -2 if
-    not asked."""
+    """int64[partitions], by requested data shard: its last push in each partition; -1 for none, -2 if no slot
+    of the partition was pulled."""
     folds: Int64
-    """int64[pieces]: how many logs had been folded into each; -1: not asked."""
+    """int64[pieces]: how many logs had been folded into each piece; -1 if not read."""
 
 
 @dataclass(slots=True)
 class _Read:
-    """The state of some slots under one key: asked for one by one, or as a range."""
+    """A read of some slots under one key, one by one or as a range."""
 
     string: int
-    """In its partition."""
+    """The number of the string in its partition."""
     fold_pieces: slice
-    """Of the string's pieces that logs are folded into, those that it reads."""
+    """The pieces of the string that it reads."""
     key: bytes
     offsets: Offsets
     """At least one."""
     ranged: bool
     out: Int64
-    """int64[offsets.size]: where it is to be written."""
+    """int64[offsets.size]: the output."""
 
     @property
     def reply_bytes(self) -> int:
-        """About how many bytes the server answers, at most."""
+        """The approximate number of bytes of the answer, at most."""
         if self.ranged:
             return (int(self.offsets[-1]) - int(self.offsets[0]) + 1) * SLOT_BYTES
         return self.offsets.size * _INTEGER_REPLY
@@ -88,7 +91,7 @@ class _Read:
         return (read_range if self.ranged else bitfield_read)(self.key, self.offsets)
 
     def read(self, replies: ReplyReader) -> None:
-        """Read the answer, of which nothing stands for zeros."""
+        """Read the answer; nil means zeros."""
         if not self.ranged:
             replies.array()
             replies.integers(self.out)
@@ -100,12 +103,12 @@ class _Read:
 
 @dataclass(slots=True)
 class _Transaction:
-    """Reads of one partition that are of one moment."""
+    """Reads of one partition at one moment."""
 
     partition: int
     reads: list[_Read]
     marks: list[int] | None = None
-    """Of the data shards that were asked for, the last pushes at that moment."""
+    """The last pushes of the requested data shards at that moment."""
 
     @property
     def reply_bytes(self) -> int:
@@ -113,16 +116,16 @@ class _Transaction:
 
 
 class Pulls:
-    """From the partitions of one model."""
+    """Pulls from the partitions of one model."""
 
     def __init__(self, model: RedisModel) -> None:
         self.model = model
 
     def pull(self, slots: Slots, job: str, shards: Sequence[int]) -> PulledState:
-        """See `RedisStore.pull_packed`; `slots` are sound.
+        """See `RedisStore.pull_packed`; `slots` are checked already.
 
-        What is large is read in several transactions. If a push of one of the data shards, which are this
-        worker's own, comes in between, those that do not have it are read once more.
+        Large reads take several transactions. If a push of one of the data shards, which are this worker's
+        own, arrives in between, the transactions that lack it are repeated.
         """
         layout, keys, fan_out = self.model.layout, self.model.keys, self.model.fan_out
         strings, k, pieces = layout.strings, layout.per_partition, layout.per_string
@@ -136,7 +139,7 @@ class Pulls:
                 out = packed[cuts[s] : cuts[s + 1]]
                 body, last = split_last(offsets[cuts[s] : cuts[s + 1]], strings.size)
                 if body.size:
-                    whole = _Read(
+                    read = _Read(
                         string=i,
                         fold_pieces=slice(None),
                         key=keys.state(p, i),
@@ -144,7 +147,7 @@ class Pulls:
                         ranged=is_dense(body, density_of(address)),
                         out=out[: body.size],
                     )
-                    yield from _in_pieces(whole)
+                    yield from _in_pieces(read)
                 if last.size:
                     yield _Read(
                         i, slice(pieces - 1, pieces), keys.last_slots(p, i), last, False, out[body.size :]
@@ -166,16 +169,17 @@ class Pulls:
                         folds[p] = counts
                     for read in each.reads:
                         folds[p, read.string, read.fold_pieces] = counts[read.string][read.fold_pieces]
-                whole = {p: each for p, each in by_partition.items() if p not in moved}
-                pending = [each for some in whole.values() for each in _behind(some)]
+                present = {p: each for p, each in by_partition.items() if p not in moved}
+                pending = [each for transactions in present.values() for each in _behind(transactions)]
                 if not pending:
                     break
                 if attempt == OPTIMISTIC:
                     for p in {each.partition for each in pending}:
-                        everything = [read for each in by_partition[p] for read in each.reads]
-                        by_partition[p] = [_Transaction(p, everything)]
-                    pending = [each for some in by_partition.values() for each in some if each.marks is None]
-            for p, transactions in whole.items():
+                        all_reads = [read for each in by_partition[p] for read in each.reads]
+                        by_partition[p] = [_Transaction(p, all_reads)]
+                    every = chain.from_iterable(by_partition.values())
+                    pending = [each for each in every if each.marks is None]
+            for p, transactions in present.items():
                 for shard, number in zip(shards, transactions[0].marks or (), strict=True):
                     applied[shard][p] = number
             return sorted(moved)
@@ -186,15 +190,15 @@ class Pulls:
     def _encode(self, pull: _Transaction, job: str, shards: Sequence[int]) -> bytes:
         """The transaction's commands."""
         p, model = pull.partition, self.model
-        known = command(b"MULTI") + model.ask_facts(p) + model.ask_steps(p)
-        there = command(b"EXISTS", *(each.key for each in pull.reads))
+        head = command(b"MULTI") + model.ask_facts(p) + model.ask_steps(p)
+        exist = command(b"EXISTS", *(each.key for each in pull.reads))
         marks = (
             command(b"HGET", model.keys.watermarks(p, shard), watermark_field(job, shard)) for shard in shards
         )
-        return b"".join((known, there, *marks, *(each.encode() for each in pull.reads), command(b"EXEC")))
+        return b"".join((head, exist, *marks, *(each.encode() for each in pull.reads), command(b"EXEC")))
 
     def _read(self, replies: ReplyReader, pull: _Transaction, shards: int) -> list[int] | None:
-        """Read the answers; the strings' steps of folding, None when the partition is elsewhere."""
+        """Read the answers; returns the strings' steps of folding, None if the partition has moved."""
         if read_queued(replies, 3 + shards + len(pull.reads)) is None:
             return None
         facts = self.model.facts(replies.reply())
@@ -216,7 +220,7 @@ class Pulls:
         return applied
 
     def applied_everywhere(self, job: str, shards: Sequence[int]) -> Int64:
-        """int64[shards]: the last push of each of these data shards that every partition has; -1 for none.
+        """int64[shards]: the last push of each data shard that all partitions have applied; -1 for none.
 
         Raises as `pull` does.
         """
@@ -232,17 +236,17 @@ class Pulls:
         return least
 
     def lineages(self) -> list[bytes]:
-        """Of each partition: if it changes, what was read of it before may be lost.
+        """The lineage of each partition: if it changes, the partition may have lost what was read before.
 
-        It is the server's process, and its history of replication, which begins anew when a replica takes
-        over. Raises as `Store.pull` does, and where servers delete keys when memory is full.
+        A lineage is the server's process and its replication history, which begins anew when a replica takes
+        over. Raises as `Store.pull` does, and if servers delete keys when their memory is full.
         """
         lineages = [b""] * self.model.layout.partitions.count
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             require_kept(self.model.fan_out.url, link)
             lines = b"\n".join(checked(link.ask(("INFO", "server"), ("INFO", "replication")))).splitlines()
-            if b"master_link_status:down" in lines:  # a replica that hears of nothing
+            if b"master_link_status:down" in lines:  # a replica without a link to its primary
                 self.model.fan_out.nodes.avoided.add(link.address)
                 return list(partitions)
             lineage = b" ".join(line for line in lines if line.startswith((b"run_id:", b"master_replid:")))
@@ -256,15 +260,12 @@ class Pulls:
     def _read_watermarks(
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
-        """Tell `note` of each partition the last pushes applied of these data shards."""
+        """Call `note` with each partition and its last pushes of these data shards."""
         keys = self.model.keys
         order = sorted(range(len(shards)), key=lambda i: shards[i] % WATERMARK_HASHES)
         by_hash = groupby((shards[i] for i in order), lambda shard: shard % WATERMARK_HASHES)
-        hashes = [
-            (some[0], [watermark_field(job, shard) for shard in some])
-            for _, each in by_hash
-            if (some := list(each))
-        ]
+        shards_by_hash = [list(group) for _, group in by_hash]
+        hashes = [(group[0], [watermark_field(job, shard) for shard in group]) for group in shards_by_hash]
 
         def ask(p: int) -> bytes:
             hashed = (command(b"HMGET", keys.watermarks(p, first), *fields) for first, fields in hashes)
@@ -280,7 +281,7 @@ class Pulls:
 
 
 def _in_pieces(read: _Read) -> Iterator[_Read]:
-    """A read of a range as several, cut where the pieces are that logs are folded into."""
+    """Split the read of a range at the boundaries of pieces."""
     if read.reply_bytes <= _PIECE_BYTES or not read.ranged:
         yield read
         return
@@ -294,20 +295,20 @@ def _in_pieces(read: _Read) -> Iterator[_Read]:
 
 
 def _grouped(partition: int, reads: Iterable[_Read]) -> list[_Transaction]:
-    """Transactions with as many reads as one answer may have."""
+    """Group reads into transactions with answers of at most `_ANSWER_BYTES`."""
     transactions: list[_Transaction] = []
-    room = 0
+    free_bytes = 0
     for read in reads:
-        if not transactions or read.reply_bytes > room:
+        if not transactions or read.reply_bytes > free_bytes:
             transactions.append(_Transaction(partition, []))
-            room = _ANSWER_BYTES
+            free_bytes = _ANSWER_BYTES
         transactions[-1].reads.append(read)
-        room -= read.reply_bytes
+        free_bytes -= read.reply_bytes
     return transactions
 
 
 def _behind(transactions: Sequence[_Transaction]) -> list[_Transaction]:
-    """Those of a partition that lack a push which another has."""
+    """The transactions of a partition that lack a push that another one has."""
     newest = [max(each) for each in zip(*(each.marks or () for each in transactions), strict=True)]
     return [each for each in transactions if each.marks != newest]
 
@@ -315,9 +316,9 @@ def _behind(transactions: Sequence[_Transaction]) -> list[_Transaction]:
 def _sent_ahead(
     link: Link, pulls: Sequence[_Transaction], encode: Callable[[_Transaction], bytes]
 ) -> Iterator[_Transaction]:
-    """Send pulls, and give each when its answer is to be read.
+    """Send pulls ahead; yields each when its answer is to be read.
 
-    Not all at once: answers that are not read yet lie in the server's memory, for every worker that pulls.
+    Not all are sent at once: the server buffers unread answers in memory, for every worker that pulls.
     """
     sent: deque[_Transaction] = deque()
     waiting: list[bytes | memoryview] = []

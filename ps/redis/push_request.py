@@ -1,4 +1,4 @@
-"""`PushRequest`: a push to one partition, which counts once: state and watermark change together."""
+"""`PushRequest`: a push to one partition, applied once: state and watermark change together."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ctr.ps.wire import ALL_PRESENT, STATE, Link, ReplyReader, Watermark, comman
 
 
 class RequestOutcome(Enum):
-    """What became of a request to one partition."""
+    """The outcome of a request to one partition."""
 
     READY = auto()
-    """Looked at, and to be written now."""
+    """The partition was checked, and the push can be written."""
     DONE = auto()
     CONFLICT = auto()
-    """Somebody else pushed in between: look again."""
+    """Somebody else pushed meanwhile: check again."""
     BEHIND = auto()
-    """The partition lacks the push before this one."""
+    """The partition lacks the previous push."""
     SUPERSEDED = auto()
-    """Another attempt at the data shard has begun since this one."""
+    """A later attempt at the data shard has begun."""
     ELSEWHERE = auto()
     """The partition moved, or its node is in a passing state."""
 
@@ -39,47 +39,47 @@ class RequestOutcome(Enum):
 class PushRequest:
     """Increments for some slots of one partition, perhaps none, and the data shard's watermark.
 
-    First the facts and the watermark are watched and looked at, then strings and watermark are written in a
-    transaction, which does nothing when anybody changed what was looked at in between. Pushes for other data
-    shards do not, as long as nothing is written that was read first.
+    First it watches and reads the facts and the watermark; then it writes strings and watermark in a
+    transaction, which does nothing if a watched key has changed. Pushes for other data shards change none,
+    unless the strings have to be read first.
     """
 
     model: RedisModel
     partition: int
     token: Token | None
-    """None: logs are written, or without any the strings are made, if they are not there, of zeros."""
+    """None: write only the logs or, without logs, make the strings, of zeros, if they do not exist."""
     pushes: Sequence[StringPush] = ()
-    """To strings and their last slots; those that read ranges come last."""
+    """To strings and their last slots; those of ranges come last."""
     logs: Mapping[int, bytes] = field(default_factory=dict)
-    """What is appended to logs, by the strings' places in the partition."""
+    """The bytes to append to logs, by the strings' numbers in the partition."""
     only_attempt: bool = False
-    """Whether the token's attempt is written to the watermark, and not its number."""
+    """Write only the token's attempt to the watermark, and not its number."""
     previous: int = -1
-    """The push before it, without which the partition refuses this one; -1: none."""
+    """The previous push, without which the partition refuses this one; -1 for none."""
     all_present: bool = False
-    """Whether all slots count as pushed from now on."""
+    """Whether all slots count as pushed."""
     facts: Facts = field(init=False)
-    """What the partition had when its watermark began to be watched."""
+    """The facts of the partition, read after they were watched."""
     watermark: Watermark = field(init=False)
-    """The same."""
+    """The watermark, likewise."""
     log_bytes: dict[int, int] = field(default_factory=dict, init=False)
-    """How long logs are after it, by the strings' places in the partition, once it is written."""
+    """The lengths of logs after the push, by the strings' numbers in the partition."""
     transaction: Transaction = field(default_factory=Transaction, init=False)
-    """What is written, once that is begun."""
+    """The commands of `write`."""
     _needed: int = field(default=0, init=False)
-    """How many of the keys that it asks for are there if the partition has a state."""
+    """How many of the checked keys exist if the partition has a state."""
     _current: list[Any] = field(default_factory=list, init=False)
-    """What the pushes to strings asked for."""
+    """The answers that the pushes to strings need."""
 
     @property
     def range_bytes(self) -> int:
-        """Bytes that are read, and written from the scratch."""
+        """Bytes of ranges, which are read and written."""
         return sum(push.range_bytes for push in self.pushes)
 
     def look(self) -> list[bytes | memoryview]:
-        """Watch the watermark, and ask for what is written next to depend on."""
+        """The commands that watch the watermark, and read all that the push depends on."""
         p, keys = self.partition, self.model.keys
-        # Of any data shard, if no watermark is written.
+        # The watermark of any data shard, if none is written.
         job, shard = ("", 0) if self.token is None else (self.token.job, self.token.shard)
         watermarks = keys.watermarks(p, shard)
         needed = {keys.state(p, i) for i in range(self.model.layout.per_partition)}
@@ -92,18 +92,18 @@ class PushRequest:
         return [head + command(b"EXISTS", *needed), *(push.look() for push in reading)]
 
     def read_look(self, replies: ReplyReader) -> RequestOutcome:
-        """Read the answers to `look`, to their end also if one is an error, which is raised then.
+        """Read all answers to `look`; raises the first error among them afterwards.
 
-        READY when the partition is to be written now; else the push to it ends here, by UNWATCH.
+        Returns READY if the push can be written; otherwise the caller sends UNWATCH.
         """
         last = self.pushes[-1] if self.pushes else None
 
         def read(push: StringPush) -> Any:
             current = push.read_look(replies)
-            # What a range reads is a view that the next answer would overwrite.
+            # A range is read as a view that the next answer would overwrite.
             return current.copy() if push.range_bytes and push is not last else current
 
-        _, facts, mark, there, *self._current = replies.all_of(
+        _, facts, mark, existing, *self._current = replies.all_of(
             replies.status,
             replies.reply,
             replies.text,
@@ -111,11 +111,11 @@ class PushRequest:
             *(partial(read, push) for push in self.pushes),
         )
         self.facts, self.watermark = self.model.facts(facts), Watermark.from_bytes(mark)
-        self.model.check_state(self.facts.had_state, self._needed, there)
+        self.model.check_state(self.facts.had_state, self._needed, existing)
         token = self.token
         if token is None:
-            needless = not self.logs and self.facts.had_state
-            return RequestOutcome.DONE if needless else RequestOutcome.READY
+            has_nothing_to_write = not self.logs and self.facts.had_state
+            return RequestOutcome.DONE if has_nothing_to_write else RequestOutcome.READY
         if token.attempt and self.watermark.attempt > token.attempt:
             return RequestOutcome.SUPERSEDED
         if not self.only_attempt and self.watermark.number >= token.number:
@@ -127,23 +127,23 @@ class PushRequest:
     def write(self, link: Link, scratch: NDArray[np.uint8]) -> None:
         """Send the transaction; for `scratch`, see `StringPush.write`."""
         p, keys, facts, transaction = self.partition, self.model.keys, self.facts, self.transaction
-        first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.token is None)
-        if first:
+        is_first = not facts.had_state and (len(self.pushes) + len(self.logs) > 0 or self.token is None)
+        if is_first:
             for i in range(self.model.layout.per_partition):
                 transaction.add(*self.model.make_string((p, i)))
-        at, added = 0, list[Entries]()
+        at, additions = 0, list[Entries]()
         for push, current in zip(self.pushes, self._current, strict=True):
             increments = push.write(current, scratch[at:], transaction)
-            added.append((push.offsets + np.uint32(push.first), increments))
+            additions.append((push.offsets + np.uint32(push.first), increments))
             at += push.range_bytes
         if facts.is_followed and (self.pushes or self.logs):
             transaction.add(command(b"INCR", keys.feed_version(p)), read=ReplyReader.integer)
-            transaction.add(feed_entry(keys.feed(p), [*added, *self._logged()]), read=ReplyReader.reply)
+            transaction.add(feed_entry(keys.feed(p), [*additions, *self._logged()]), read=ReplyReader.reply)
         if (token := self.token) is not None:
             mark = Watermark(self.watermark.number if self.only_attempt else token.number, token.attempt)
             field = watermark_field(token.job, token.shard)
             transaction.add(command(b"HSET", keys.watermarks(p, token.shard), field, mark.to_bytes()))
-        fields = (STATE, b"1") * first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
+        fields = (STATE, b"1") * is_first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
         if fields:
             transaction.add(command(b"HSET", keys.facts(p), *fields))
         for i, log in self.logs.items():
@@ -151,13 +151,13 @@ class PushRequest:
         transaction.send(link)
 
     def _logged(self) -> Iterator[Entries]:
-        """What it appends to logs, by offsets in the partition."""
+        """The entries that it appends to logs, by offsets in the partition."""
         for i, log in self.logs.items():
             offsets, increments = entries_from(np.frombuffer(log, np.uint8))
             yield offsets + np.uint32(i * self.model.layout.strings.size), increments
 
     def read_write(self, replies: ReplyReader) -> RequestOutcome:
-        """Read all answers to the transaction; raises ServerError if there is an error among them."""
+        """Read all answers to the transaction; raises ServerError if one is an error."""
         answers = self.transaction.read(replies)
         if answers is None:
             return RequestOutcome.CONFLICT

@@ -1,4 +1,4 @@
-"""`Pushes`: what is added to the partitions of one model, and who may add to them for a data shard."""
+"""`Pushes`: adds to the partitions of one model, and decides which attempt may push for a data shard."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from ctr.ps.wire import Address, Link, Patience, ServerError, command, require_p
 _LINKS = 16  # transactions at a time, on all nodes: each needs a connection, as WATCH belongs to one
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
-_TAKE_OVER_PAUSE_S = 0.1  # more than taking over all partitions takes
+_TAKE_OVER_PAUSE_S = 0.1  # longer than it takes to take over all partitions
 
 Make = Callable[[Address, int, int], PushRequest]
-"""The request to a partition, for the node that it is on, after so many conflicts."""
+"""Makes the request to a partition, given the address of its node and the number of conflicts so far."""
 Note = Callable[[PushRequest, RequestOutcome], object]
-"""Called for a request that has been looked at, before it is written, and for one that has been written."""
+"""Called with a request when it has been checked, before it is written, and when it has been written."""
 
 
 class Pushes:
-    """To the partitions of one model."""
+    """Pushes to the partitions of one model."""
 
     def __init__(
         self, model: RedisModel, count_limited: Callable[[int, int], None], links: int = _LINKS
     ) -> None:
-        """`count_limited` is told of how many slots z, and of how many n, came to their limits.
+        """`count_limited` gets the numbers of slots whose z, and whose n, were limited.
 
-        Over so many `links` at most, or one to each node: with 50 nodes, a thousand workers would otherwise
-        have more connections than a server takes.
+        Pushes use at most `links` connections, or one to each node: with 50 nodes, a thousand workers would
+        otherwise have more connections than a server accepts.
         """
         self.model = model
         self._count_limited = count_limited
         self._links = links
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
-        """See `RedisStore.push_packed`; its slots are sound."""
+        """See `RedisStore.push_packed`; its slots are checked already."""
         layout, long_logs = self.model.layout, list[int]()
         strings, k, increments = layout.strings, layout.per_partition, push.increments
         previous = np.broadcast_to(push.previous, layout.partitions.count)
@@ -81,7 +81,7 @@ class Pushes:
 
         def note(request: PushRequest, outcome: RequestOutcome) -> None:
             p = request.partition
-            if push.folds is not None and outcome is RequestOutcome.READY:  # before it may be seen
+            if push.folds is not None and outcome is RequestOutcome.READY:  # before others may see it
                 of_partition = k * layout.per_string
                 closed = np.repeat(request.facts.folds, layout.per_string)
                 push.folds[p * of_partition : (p + 1) * of_partition] = closed
@@ -92,11 +92,11 @@ class Pushes:
                     long_logs.append(s)
 
         behind = self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
-        fold(self.model, long_logs)  # what is put off, the next one folds whose push makes the log longer
+        fold(self.model, long_logs)  # a later push folds the skipped ones, when it makes the log longer
         return behind
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
+        """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""
         url, patience_s = self.model.fan_out.url, self.model.fan_out.patience_s
         applied = np.full(self.model.layout.partitions.count, -1, np.int64)
         highest = 0
@@ -109,13 +109,13 @@ class Pushes:
             applied[request.partition] = request.watermark.number
             highest = max(highest, request.watermark.attempt)
 
-        attempt = time_ns()  # above those of before, also where a server has forgotten them
+        attempt = time_ns()  # above earlier ones, even if a server has lost them
         patience, tries = Patience(patience_s, _TAKE_OVER_PAUSE_S), 0
 
         def always_superseded() -> StoreError:
             return StoreError(
-                f"{url}: others have taken over the data shard {shard} of the job {job!r} "
-                f"again and again for {patience_s:g} s; is {named('lease')} too short?"
+                f"{url}: others kept taking over the data shard {shard} of the job {job!r} "
+                f"for {patience_s:g} s; is {named('lease')} too short?"
             )
 
         while True:
@@ -123,16 +123,16 @@ class Pushes:
             try:
                 self._everywhere(list(range(applied.size)), request, token, note)
                 return attempt, applied
-            except SupersededError:  # by a machine whose clock is ahead, or by another that takes over now
+            except SupersededError:  # by a machine whose clock is ahead, or by another one at the same time
                 tries += 1
-                if tries > 1:  # after the first, this one knows how far ahead the other's clock is
+                if tries > 1:  # from the first try, we know how far ahead the other's clock is
                     patience.pause(always_superseded)
                 attempt = max(highest + 1, time_ns())
 
     def make_strings(self) -> None:
-        """Make the strings that are not there yet, of zeros, as the first push would; raises as that does.
+        """Make missing strings, of zeros, as the first push would; raises as that does.
 
-        It takes a server 0.8 s for each GB, in which a job can do other things.
+        It takes a server 0.8 s per GB; the job can do other things meanwhile.
         """
 
         def request(_: Address, p: int, conflicts: int) -> PushRequest:
@@ -143,18 +143,17 @@ class Pushes:
     def _everywhere(
         self, partitions: list[int], make: Make, token: Token | None, note: Note = lambda *_: None
     ) -> list[int]:
-        """Send requests until each has an outcome; the partitions that are behind.
+        """Send requests until each has an outcome; returns the partitions that are behind.
 
-        Raises SupersededError, and StoreError when others come in between all the time.
+        Raises SupersededError, and StoreError if conflicts with others do not end.
         """
         behind: list[int] = []
         fan_out = self.model.fan_out
 
         def always_conflicts() -> StoreError:
             return StoreError(
-                f"{fan_out.url}: others have pushed to the same partition again and again for "
-                f"{fan_out.patience_s:g} s, so that a push did not get through; use fewer workers, or larger "
-                "chunks."
+                f"{fan_out.url}: others kept pushing to the same partition for {fan_out.patience_s:g} s, so "
+                "that a push did not succeed; use fewer workers, or larger chunks."
             )
 
         def settle(links: Sequence[Link], wave: list[PushRequest]) -> list[int]:
@@ -175,14 +174,14 @@ class Pushes:
 
         def on_node(link: Link, share: Sequence[int]) -> list[int]:
             requests = [make(link.address, p, 0) for p in share]
-            most = max(each.range_bytes for each in requests)
+            longest = max(each.range_bytes for each in requests)
             at_a_time = max(1, self._links // len(fan_out.nodes.primaries()))
-            if most:
-                at_a_time = max(1, min(at_a_time, RANGES_TOGETHER // most))
+            if longest:
+                at_a_time = max(1, min(at_a_time, RANGES_TOGETHER // longest))
             again: list[int] = []
-            with ExitStack() as opened:
-                more = range(1, min(at_a_time, len(requests)))
-                links = [link, *(opened.enter_context(fan_out.nodes.link(link.address)) for _ in more)]
+            with ExitStack() as stack:
+                others = range(1, min(at_a_time, len(requests)))
+                links = [link, *(stack.enter_context(fan_out.nodes.link(link.address)) for _ in others)]
                 for first in range(0, len(requests), at_a_time):
                     again += settle(links, requests[first : first + at_a_time])
             return again
@@ -193,20 +192,20 @@ class Pushes:
     def _wave(
         self, links: Sequence[Link], wave: list[PushRequest], note: Note
     ) -> dict[RequestOutcome, list[int]]:
-        """Write to one partition over each link; the partitions by what became of it."""
+        """Write to one partition over each link; returns the partitions by outcome."""
         by_outcome: dict[RequestOutcome, list[int]] = {outcome: [] for outcome in RequestOutcome}
         for link, request in zip(links, wave, strict=True):
             link.send(*request.look())
         scratch = np.empty(max(request.range_bytes for request in wave), np.uint8)
         written: list[tuple[Link, PushRequest]] = []
-        looked_at: list[Link] = []
+        unwatched: list[Link] = []
         for link, request in zip(links, wave, strict=True):
             try:
                 outcome = request.read_look(link.replies)
             except ServerError as error:
                 require_passing(error)
                 link.send(command(b"UNWATCH"))  # the key may be watched, and others use the link later
-                looked_at.append(link)
+                unwatched.append(link)
                 by_outcome[RequestOutcome.ELSEWHERE].append(request.partition)
                 continue
             note(request, outcome)
@@ -215,7 +214,7 @@ class Pushes:
                 written.append((link, request))
             else:
                 link.send(command(b"UNWATCH"))
-                looked_at.append(link)
+                unwatched.append(link)
                 by_outcome[outcome].append(request.partition)
         for link, request in written:
             try:
@@ -227,6 +226,6 @@ class Pushes:
             if outcome is RequestOutcome.DONE:
                 self._count_limited(*request.transaction.limited)
                 note(request, outcome)
-        for link in looked_at:
+        for link in unwatched:
             link.replies.status()
         return by_outcome

@@ -1,4 +1,4 @@
-"""`Replicas`: whether the replicas of a model's primaries have received all pushes."""
+"""`Replicas`: checks whether the replicas of a model's primaries have received all pushes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Replicas:
     """The replicas of the nodes that hold one model."""
 
     def __init__(self, model: RedisModel) -> None:
-        """`model` is reached over the fan-out that pushes go through."""
+        """`model` uses the fan-out of pushes."""
         self._model = model
         self._with_replica: set[Address] = set()
 
     def have_everything(self, timeout_s: float) -> bool:
-        """Whether a replica of every node has what was pushed so far; waits for it up to `timeout_s`.
+        """Wait up to `timeout_s` until a replica of every node has all pushes; returns whether that is so.
 
-        True also for nodes that never had a replica, but not for one that has lost sight of it: that replica
-        may take over all the same.
+        Nodes that never had a replica are ignored. A node whose replica is away counts as lacking pushes:
+        that replica may nevertheless take over.
         """
 
         def is_safe(link: Link, partition: int) -> bool | None:
@@ -40,7 +40,7 @@ class Replicas:
                 return link.address not in self._with_replica
             try:
                 while (acknowledged := self._write_and_wait(link, partition, timeout_s)) is None:
-                    pass  # somebody else has written the facts
+                    pass  # somebody else wrote the facts meanwhile
             except ServerError as error:
                 require_passing(error)
                 return None
@@ -53,10 +53,10 @@ class Replicas:
         return any(self._ask_nodes(lambda link, _: self._look_for_replica(link)))
 
     def _write_and_wait(self, link: Link, partition: int, timeout_s: float) -> int | None:
-        """The answer to WAIT after a write over this link, which changes nothing: WAIT waits for what its
-        connection wrote, and all that the server was sent before.
+        """The answer to WAIT after a write over this link that changes nothing.
 
-        None if the facts changed in between, and nothing was written: they may be those of a later model.
+        WAIT waits for the writes of its own connection, and so for all earlier ones. None if the facts
+        changed meanwhile, so that nothing was written: they may be those of a later model.
         """
         facts = self._model.keys.facts(partition)
         _, incarnation = checked(link.ask(("WATCH", facts), ("HGET", facts, INCARNATION)))
@@ -67,9 +67,9 @@ class Replicas:
         return None if written is None else int(acknowledged)
 
     def _ask_nodes(self, ask: Callable[[Link, int], bool | None]) -> list[bool]:
-        """What `ask` returns for each node, given a link to it and one of its partitions.
+        """The results of `ask` for each node, given a link to it and one of its partitions.
 
-        None: it is to be asked again, perhaps elsewhere.
+        If the result is None, `ask` is repeated, perhaps for another node.
         """
         answers: list[bool] = []
         fan_out = self._model.fan_out
@@ -86,7 +86,7 @@ class Replicas:
         return answers
 
     def _look_for_replica(self, link: Link) -> bool | None:
-        """Whether a replica follows this primary now; None when the node is a replica itself by now."""
+        """Whether a replica follows this primary; None if the node has become a replica itself."""
         (info,) = checked(link.ask(("INFO", "replication")))
         facts = parse_info(info)
         if facts["role"] != "master":

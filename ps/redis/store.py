@@ -24,7 +24,7 @@ from ctr.ps.store import GapError, Token, check_delta, check_slots
 from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
-_ATTEMPT_LINKS = 4  # as those of pushes
+_ATTEMPT_LINKS = 4  # for taking over data shards, like `_LINKS` of pushes
 _SCANNED_SLOTS = 1 << 20  # of a partition, at a time
 
 
@@ -39,13 +39,13 @@ class Traffic:
 class RedisStore:
     """`Store` of width 2 (FTRL's `z` and `n`) for `2**bits` slots in one Redis or a Redis Cluster.
 
-    The two numbers of a slot travel as one 64-bit integer: `z` with `z_bits` fraction bits in the high half,
-    `n` with `n_bits` in the low half, rounded stochastically but repeatably (see `pack_delta`), saturating.
-    Adding is one transaction for each partition with the token's watermark, under `WATCH` on that: so a push
-    counts once, whatever is repeated and whoever else pushes for the same shard. A dense push rewrites the
-    range that it touches, a sparse one is the server's `BITFIELD INCRBY`.
+    The two numbers of a slot are stored as one 64-bit integer: `z` with `z_bits` fraction bits in the high
+    half, `n` with `n_bits` in the low half, saturating, rounded randomly but reproducibly (see `pack_delta`).
+    A push is one transaction per partition, which watches the token's watermark and changes it: so a push
+    counts once, even if it is repeated or others push for the same shard. A dense push rewrites the range
+    that it touches; a sparse one uses `BITFIELD INCRBY`.
 
-    Pulls and pushes have connections of their own, so that one of each may be under way.
+    Pulls and pushes have connections of their own, so that one of each may run at the same time.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class RedisStore:
         from_replicas: bool = False,
         on_close: Callable[[], object] = lambda: None,
     ) -> None:
-        """Create the model `url.model` (default: `default`); with `join`, open the one that is there.
+        """Create the model `url.model` (default: `default`); with `join`, open the existing one.
 
-        `facts` must then be those it was created with. A new model has at least four partitions per node,
-        unless `partitions` says how many. With `restoring`, it can be used when each of them has been given
-        to `dumps.restore`: a replica that takes over without that is then known by it.
+        `join` requires the same `facts` as at its creation. A new model has at least four partitions per
+        node, unless `partitions` gives their number. With `restoring`, it can be used once `dumps.restore`
+        has restored each of them; so a replica that takes over without a restored partition is noticed.
 
-        A server that is silent for `timeout_s` counts as broken; what was sent is then repeated as needed,
-        until nothing has helped for `patience_s`. `from_replicas`: what is read comes from replicas, where a
-        cluster has some, and so a moment later.
+        A server that is silent for `timeout_s` counts as broken; requests are then repeated as needed, for up
+        to `patience_s`. With `from_replicas`, reads go to the replicas of a cluster, if it has any, and see
+        changes a moment later.
 
-        Raises StoreError when the server cannot be reached, refuses, or holds a model of that name already;
-        with `join`, when it holds none, or another.
+        Raises StoreError if the server is unreachable, refuses, or has a model of that name already; with
+        `join`, if it has none, or another one.
         """
         if width != _WIDTH:
             raise StoreError(f"a Redis store keeps 2 numbers per slot, not {width}.")
@@ -89,7 +89,7 @@ class RedisStore:
         self._least_density = min(density_of(address) for address in url.hosts)
         self._on_close = on_close
         self.saturations = Saturations()
-        """Of the pushes so far, and of the increments that were made for others."""
+        """Counted over all pushes and calls of `increments` so far."""
         self._counting = Lock()
         self._reads = FanOut(url, self.keys, timeout_s, patience_s, replicas=from_replicas)
         self._writes = FanOut(url, self.keys, timeout_s, patience_s)
@@ -115,18 +115,18 @@ class RedisStore:
             RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
         )
         self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._count_limited)
-        # A worker takes over one data shard while it still pushes another.
+        # On other connections, as a worker takes over a data shard while it still pushes another.
         self._attempts = Pushes(reads, self._count_limited, links=_ATTEMPT_LINKS)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
 
     @property
     def largest_z(self) -> float:
-        """Where `z` stops, on both sides of 0."""
+        """The limit of `z` on both sides of 0."""
         return Z_MOST * 2.0**-self.z_bits
 
     @property
     def traffic(self) -> Traffic:
-        """All bytes so far, those of opening and creating the model included."""
+        """All bytes so far, including those of opening and creating the model."""
         reads, writes = self._reads.nodes.traffic(), self._writes.nodes.traffic()
         return Traffic(reads[0] + writes[0], reads[1] + writes[1])
 
@@ -136,7 +136,7 @@ class RedisStore:
         return self._reads.troubles + self._writes.troubles
 
     def pull(self, slots: Slots) -> NDArray[np.float32]:
-        """See `Store.pull`; without what workers have left in logs."""
+        """See `Store.pull`; without the entries of logs."""
         return self.unpacked(self.pull_packed(slots).packed)
 
     def unpacked(self, packed: Int64) -> Float32:
@@ -146,7 +146,7 @@ class RedisStore:
         return state
 
     def increments(self, slots: Slots, delta: Float32, token: Token, pulled: Float32 | None) -> Int64:
-        """What `push` adds to the packed accumulators, int64[u]: the same for the same work in every job.
+        """The increments of packed accumulators by `push`, int64[u]; every job makes the same for equal work.
 
         Raises as `push` does.
         """
@@ -160,7 +160,7 @@ class RedisStore:
         return increments
 
     def pull_packed(self, slots: Slots, job: str = "", shards: Sequence[int] = ()) -> PulledState:
-        """The packed accumulators of slots, and what their partitions have of these data shards of a job.
+        """The packed accumulators of slots, and the watermarks of these data shards of a job.
 
         Raises as `Store.pull` does.
         """
@@ -182,25 +182,25 @@ class RedisStore:
             raise GapError(self.url, token, behind)
 
     def push_packed(self, push: PackedPush, only: Bools | None = None) -> list[int]:
-        """Add integers to packed accumulators, as `Store.push` does; return the partitions that refuse it.
+        """Add integers to packed accumulators, as `Store.push` does; returns the partitions that refuse it.
 
-        Those lack the push before it, see `PackedPush.previous`, which can then be sent first. `only`,
-        bool[partitions], are those to push to; of them, one without a slot notes the push in its watermark.
+        They lack the previous push (see `PackedPush.previous`), which must be sent first. `only`,
+        bool[partitions], selects the partitions to push to; those without slots only raise their watermark.
 
-        Raises SupersededError when a later attempt at the data shard has begun than the token's.
+        Raises SupersededError if an attempt at the data shard has begun that is later than the token's.
         """
         push.slots = check_slots(push.slots, self.bits)
         return self.pushes.push(push, only)
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
-        """See `Store.take_over`; raises StoreError also when others begin attempts at it all the time."""
+        """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""
         return self._attempts.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> Int64:
         return self.pulls.applied(job, shard)
 
     def is_dense(self, slots: int) -> bool:
-        """Whether requests for so many slots travel as ranges, so that leaving some out saves nothing."""
+        """Whether requests for this many slots move ranges, so that leaving some out saves nothing."""
         return slots * self._least_density >= 1 << self.bits
 
     def scan(self) -> Iterator[tuple[Slots, Float32]]:
@@ -220,7 +220,7 @@ class RedisStore:
                 yield slots, self.unpacked(packed[used].astype(np.int64))
 
     def drop(self) -> None:
-        """Delete the model from the store, and close; a later model of that name is left alone."""
+        """Delete the model from the store, and close it; a later model of that name is not deleted."""
         self._reads.require_open()
         connection = dropping(self._reads.nodes, self.keys, self._reads.patience_s)
         drop_model(connection, self.keys, self.incarnation.encode())
@@ -233,7 +233,7 @@ class RedisStore:
             self._on_close()
 
     def _count_limited(self, z: int, n: int) -> None:
-        """Count slots whose z and n came to their limits."""
+        """Count slots whose z and n were limited."""
         if z or n:
             with self._counting:
                 self.saturations += Saturations(z, n)

@@ -1,4 +1,4 @@
-"""`Transaction`, and `StringPush`: the two ways to add increments to a string in one."""
+"""`Transaction`, and `StringPush`: adds increments to a string in a transaction."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from ctr.ps.wire import (
 )
 from ctr.ps.wire.resp_kernels import decode_range
 
-_LONGEST = 200_000  # slots in one command: Redis takes 2**20 words in one, and a slot is four
+_LONGEST = 200_000  # slots in one command: Redis accepts 2**20 words, and a slot takes four
 _LONGEST_WRITE = (1 << 20) - 1024
-"""Bytes of a string that one command writes: for the next one, a server makes room for as many at once."""
+"""Bytes of a string that one command writes: the server allocates a buffer of this size for the next one."""
 
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class Transaction:
-    """Commands to be carried out together, or not at all if a watched key has changed."""
+    """Commands that are carried out together, or not at all if a watched key has changed."""
 
     parts: list[bytes | memoryview] = field(default_factory=list)
     """The commands; some consist of several parts."""
     reads: list[Callable[[ReplyReader], Any]] = field(default_factory=list)
-    """How the answer to each command is read."""
+    """The functions that read the answer to each command."""
     limited: tuple[int, int] = (0, 0)
-    """Slots whose z and whose n come to their limits."""
+    """The numbers of slots whose z and whose n are limited."""
 
     def add(self, *commands: bytes, read: Callable[[ReplyReader], Any] = ReplyReader.status) -> None:
         """Add commands; by default, each answers one line."""
@@ -51,34 +51,34 @@ class Transaction:
         self.reads += [read] * len(commands)
 
     def add_to_slots(self, key: bytes, offsets: Offsets, increments: Int64) -> None:
-        """Add to slots of a string one by one (BITFIELD INCRBY); an offset may come again."""
+        """Add to slots of a string one by one (BITFIELD INCRBY); offsets may repeat."""
         for first in range(0, offsets.size, _LONGEST):
-            some = slice(first, first + _LONGEST)
-            self.parts.append(bitfield_add(key, offsets[some], increments[some]))
-            self.reads.append(partial(_skip_integers, count=offsets[some].size))
+            block = slice(first, first + _LONGEST)
+            self.parts.append(bitfield_add(key, offsets[block], increments[block]))
+            self.reads.append(partial(_skip_integers, count=offsets[block].size))
 
     def overwrite(
         self, key: bytes, values: NDArray[np.uint8], first: int = 0, longest: int = _LONGEST_WRITE
     ) -> None:
-        """Write bytes to a string, from its byte `first` on, at most `longest` of them with one command."""
+        """Write bytes to a string, from its byte `first` on, at most `longest` bytes per command."""
         head = b"*4\r\n$8\r\nSETRANGE\r\n" + bulk_string(key)
         for at in range(0, values.size, longest):
-            some = values[at : at + longest]
+            block = values[at : at + longest]
             self.parts += [
-                head + bulk_string(b"%d" % (first + at)) + b"$%d\r\n" % some.size,
-                some.data,
+                head + bulk_string(b"%d" % (first + at)) + b"$%d\r\n" % block.size,
+                block.data,
                 b"\r\n",
             ]
             self.reads.append(ReplyReader.status)
 
     def send(self, link: Link) -> None:
-        """Send it; `read` its answers before anything else is read."""
+        """Send the transaction; call `read` before any other answer is read."""
         link.send(command(b"MULTI"), *self.parts, command(b"EXEC"))
 
     def read(self, replies: ReplyReader) -> list[Any] | None:
-        """The answers to its commands, or None when a watched key had changed.
+        """Read the answers to its commands; None if a watched key had changed.
 
-        Raises ServerError if there is an error among them, or the partition is elsewhere.
+        Raises ServerError if one of them is an error, or the partition has moved.
         """
         length = read_queued(replies, len(self.reads))
         if length is None:
@@ -97,8 +97,8 @@ def _skip_integers(replies: ReplyReader, count: int) -> None:
 class StringPush:
     """Adds to slots of a string: one by one (BITFIELD INCRBY), or as the range from the first to the last.
 
-    One by one, nothing is read first but the slots whose increments are heavy, which are limited by what is
-    there. A range is read, added to here, and written back.
+    One by one, only slots with heavy increments are read first, as their current values limit these. A range
+    is read, added to here, and written back.
     """
 
     key: bytes
@@ -107,9 +107,9 @@ class StringPush:
     increments: Int64
     ranged: bool
     first: int
-    """The slot of the partition that offset 0 is."""
+    """The offset in the partition of the string's first slot."""
     heavy: Int64 = field(init=False)
-    """Where the heavy increments are; see `ctr.ps.fixed_point_kernels`."""
+    """The positions of heavy increments; see `ctr.ps.fixed_point_kernels`."""
 
     def __post_init__(self) -> None:
         marks = np.empty(self.increments.size, np.uint8)
@@ -117,24 +117,24 @@ class StringPush:
 
     @property
     def reads(self) -> bool:
-        """Whether it has to look first, at what must not change before it has written."""
+        """Whether it reads slots first, which then must not change until it has written."""
         return self.ranged or self.heavy.size > 0
 
     @property
     def range_bytes(self) -> int:
-        """Bytes that are read, and written from the scratch."""
+        """Bytes of the range, which are read and written."""
         return (int(self.offsets[-1]) - int(self.offsets[0]) + 1) * SLOT_BYTES if self.ranged else 0
 
     def look(self) -> bytes | memoryview:
-        """Ask for what has to be known of the string before it is added to."""
+        """The command that reads the slots to be known before the push is written."""
         if self.ranged:
             return read_range(self.key, self.offsets)
         return bitfield_read(self.key, self.offsets[self.heavy])
 
     def read_look(self, replies: ReplyReader) -> NDArray[Any]:
-        """The answer, for `write`: int64[heavy]; of a range uint8[n], a view that the next read overwrites.
+        """Read the answer, for `write`: int64[heavy], or of a range uint8[n].
 
-        Beyond it are zeros.
+        The latter is a view that the next read overwrites; the slots after it are zeros.
         """
         if self.ranged:
             raw = replies.bulk()
@@ -146,29 +146,29 @@ class StringPush:
         return current
 
     def write(self, current: NDArray[Any], scratch: NDArray[np.uint8], transaction: Transaction) -> Int64:
-        """Add the commands; what they add to each slot.
+        """Add the commands to the transaction; returns what they add to each slot.
 
-        `scratch` has room for `range_bytes`, and is free when they have been sent.
+        `scratch` has at least `range_bytes` bytes, and is in use until the commands have been sent.
         """
         if not self.ranged:
             increments = self._limited(current, transaction)
             transaction.add_to_slots(self.key, self.offsets, increments)
             return increments
-        first, written = int(self.offsets[0]), scratch[: self.range_bytes]
-        heavy_now = np.empty(self.heavy.size, np.int64)
-        if heavy_now.size:
-            decode_range(current, self.offsets[self.heavy], first, heavy_now)
-        increments = self._limited(heavy_now, transaction)
-        add_to_range(current, first, self.offsets, increments, written)
-        transaction.overwrite(self.key, written, first * SLOT_BYTES, longest=written.size)
+        first, new_range = int(self.offsets[0]), scratch[: self.range_bytes]
+        heavy_values = np.empty(self.heavy.size, np.int64)
+        if heavy_values.size:
+            decode_range(current, self.offsets[self.heavy], first, heavy_values)
+        increments = self._limited(heavy_values, transaction)
+        add_to_range(current, first, self.offsets, increments, new_range)
+        transaction.overwrite(self.key, new_range, first * SLOT_BYTES, longest=new_range.size)
         return increments
 
-    def _limited(self, heavy_now: Int64, transaction: Transaction) -> Int64:
-        """The increments, of which the heavy ones go no further than the limits; how many did is noted."""
+    def _limited(self, heavy_values: Int64, transaction: Transaction) -> Int64:
+        """The increments, with the heavy ones limited by the current values; counts them in `limited`."""
         if not self.heavy.size:
             return self.increments
         increments = self.increments.copy()
-        z, n = limit_heavy(heavy_now, self.heavy, increments)
+        z, n = limit_heavy(heavy_values, self.heavy, increments)
         transaction.limited = transaction.limited[0] + z, transaction.limited[1] + n
         return increments
 
@@ -176,10 +176,10 @@ class StringPush:
 def string_pushes(
     model: RedisModel, place: tuple[int, int], offsets: Offsets, increments: Int64, density: int | None
 ) -> Iterator[StringPush]:
-    """How increments are added to the string at this place, and to its last slots.
+    """The pushes that add increments to the string at this place, and to its last slots.
 
-    As a range if they are dense, unless `density` is None: as after many conflicts, since the less time
-    passes between looking and writing, the less likely others are to be faster again.
+    Dense ones become a range, unless `density` is None, as after many conflicts: the less time passes between
+    reading and writing, the less likely another conflict is.
     """
     size = model.layout.strings.size
     body, last = split_last(offsets, size)
