@@ -1,4 +1,4 @@
-"""`EmbeddedRedis`: redis-server processes of our own, one or a cluster, that live as long as the job."""
+"""`EmbeddedRedis`: redis-server processes, one or a cluster, that live as long as the job."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ SETTINGS = {"save": '""', "appendonly": "no", "loglevel": "warning"}
 NODE_TIMEOUT = "cluster-node-timeout"
 CLUSTER_SETTINGS = {"cluster-enabled": "yes", "cluster-config-file": "nodes.conf", NODE_TIMEOUT: "15000"}
 MEETING_MS = 2000
-"""The node timeout while a cluster is made: a node hears of all others in half of it. At Redis's own 15 s,
-eight take 10 s to agree.
+"""The node timeout while a cluster is created: a node learns of all others within half of it. With Redis's
+default of 15 s, eight nodes take 10 s.
 """
 
 
 class EmbeddedRedis:
     """One redis-server, or a cluster of several `nodes`, on free ports of loopback; a context manager.
 
-    A cluster takes two seconds to start: no primary of Redis serves one earlier. Nothing is written to disk
-    but short logs, in a folder that is removed at the end.
+    A cluster takes two seconds to start: primaries of Redis do not serve earlier. Only short logs are written
+    to disk, in a folder that is removed at the end.
 
-    The servers end with `close`, and with this process whatever way it ends; they get no Ctrl-C. A process
-    forked from this one may use them and cannot end them.
+    The servers end with `close`, and with this process however it ends; they get no Ctrl-C. A forked process
+    may use them but cannot end them.
 
-    Raises StoreError for less than 1 or more than 64 nodes, and when the servers cannot be found or started.
+    Raises StoreError for less than 1 or more than 64 nodes, and if the servers cannot be found or started.
     """
 
     def __init__(self, nodes: int = 1) -> None:
@@ -80,7 +80,7 @@ class EmbeddedRedis:
         return f"redis+cluster://:{self._password}@{addresses}"
 
     def close(self) -> None:
-        """Ends the servers at once, whatever state they are in, and removes their folder."""
+        """End the servers immediately, whatever their state, and remove their folder."""
         if os.getpid() != self._owner:
             return
         for server in self.servers:
@@ -89,7 +89,7 @@ class EmbeddedRedis:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, nodes: int) -> None:
-        """Starts the servers; the constructor calls it."""
+        """Start the servers; called by the constructor."""
         self.servers = tuple(self.new_server(number) for number in range(nodes))
         start_all(self.servers, bus=self._is_cluster)
         if self._is_cluster:
@@ -98,7 +98,7 @@ class EmbeddedRedis:
             settle(self.servers)
 
     def new_server(self, number: int) -> RedisServer:
-        """A server that is not started yet; it ends with this process."""
+        """Create a server that is not started yet; it ends with this process."""
         folder = self._folder / str(number)
         folder.mkdir()
         settings = {**SETTINGS, **(CLUSTER_SETTINGS if self._is_cluster else {})}
@@ -121,17 +121,17 @@ def _new_folder() -> Path:
 
 
 def share_hash_slots(primaries: Sequence[RedisServer]) -> None:
-    """Gives each primary of a new cluster an equal range of the hash slots."""
+    """Give each primary of a new cluster an equal range of the hash slots."""
     for n, primary in enumerate(primaries):
         first, end = n * HASH_SLOTS // len(primaries), (n + 1) * HASH_SLOTS // len(primaries)
         primary.call("CLUSTER", "ADDSLOTS", *range(first, end))
 
 
 def introduce(servers: Sequence[RedisServer]) -> None:
-    """Makes a cluster of servers that are new and empty, and waits until each knows all others."""
+    """Make a cluster of new, empty servers, and wait until each knows all others."""
     for epoch, server in enumerate(servers, 1):
         server.call("CONFIG", "SET", NODE_TIMEOUT, MEETING_MS)
-        server.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not settle a tie later
+        server.call("CLUSTER", "SET-CONFIG-EPOCH", epoch)  # so that they need not resolve a tie later
 
     def meet() -> None:
         for i, server in enumerate(servers):
@@ -140,15 +140,15 @@ def introduce(servers: Sequence[RedisServer]) -> None:
 
     def knows_all(server: RedisServer) -> bool:
         members = server.members()
-        sound = [each for each in members if each.connected and not each.in_trouble]
-        return len(members) == len(sound) == len(servers)
+        healthy = [each for each in members if each.connected and not each.in_trouble]
+        return len(members) == len(healthy) == len(servers)
 
     meet()
     wait_for(servers, knows_all, again=meet)
 
 
 def settle(servers: Sequence[RedisServer]) -> None:
-    """Waits until every server of a cluster says that it is whole, which it is from then on."""
+    """Wait until all servers of a cluster report that it is complete."""
     wait_for(servers, is_whole)
     for server in servers:
         server.call("CONFIG", "SET", NODE_TIMEOUT, server.settings[NODE_TIMEOUT])
@@ -159,7 +159,7 @@ def wait_for(
     ready: Callable[[RedisServer], bool],
     again: Callable[[], None] = lambda: None,
 ) -> None:
-    """Waits until all are ready; every 5 s calls `again`, for a busy machine may have let a request lapse."""
+    """Wait until all are ready; every 5 s call `again`, as a request may have timed out on a busy machine."""
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     repeat = time.monotonic() + 5.0
     pause_s = 0.01  # a cluster needs two seconds; a replica follows at once
@@ -180,7 +180,7 @@ def wait_for(
 
 
 def is_whole(server: RedisServer) -> bool:
-    """Whether it says that all hash slots of its cluster are served."""
+    """Whether the server reports that all hash slots of its cluster are served."""
     state = str(server.call("CLUSTER", "INFO")).split()
     return {"cluster_state:ok", f"cluster_slots_ok:{HASH_SLOTS}"} <= set(state)
 

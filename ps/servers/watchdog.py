@@ -1,4 +1,4 @@
-"""`Watchdog`: ends servers, and removes their folder, when this process ends in whatever way it does."""
+"""`Watchdog`: ends servers, and removes their folder, when this process ends in any way."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ctr.errors import StoreError
 
-# `read` returns when the last writing end of the pipe is closed, which the kernel does also for a process
-# that was killed with -9. The signals that end a job are not for the watchdog; KILL can be ignored by none.
+# `read` returns when the last writing end of the pipe is closed, which the kernel does even for a process
+# that was killed with -9. The watchdog ignores the signals that end a job; nobody can ignore KILL.
 SCRIPT = """
 trap '' HUP INT TERM
 read -r nothing
@@ -22,17 +22,17 @@ _watching: weakref.WeakSet[Watchdog] = weakref.WeakSet()
 
 
 class Watchdog:
-    """A process group, named by `group`, that dies with this process; `folder` is removed with it.
+    """A process group with the id `group`, which dies with this process; its `folder` is removed then.
 
     A shell leads the group and waits on a pipe whose other end only this process holds. Servers that join the
-    group (`subprocess.Popen(..., process_group=watchdog.group)`) therefore get no Ctrl-C of the terminal: the
-    job can still use them while it stops. They join before they exec, so there is no moment at which one
-    could be left behind, and no list of process ids that could grow stale.
+    group (`subprocess.Popen(..., process_group=watchdog.group)`) get no Ctrl-C of the terminal, so the job
+    can still use them while it stops. They join before they exec, so none can ever be left behind, and there
+    is no list of process ids that could become outdated.
 
-    PR_SET_PDEATHSIG would need no shell. But Linux alone has it, it fires when the starting *thread* ends,
-    and it is set in a `preexec_fn`, which may deadlock in a process with threads.
+    PR_SET_PDEATHSIG would need no shell. But only Linux has it, it fires when the starting *thread* ends, and
+    it is set in a `preexec_fn`, which may deadlock in a process with threads.
 
-    Raises StoreError when no shell can be started.
+    Raises StoreError if no shell can be started.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,21 +51,21 @@ class Watchdog:
         _watching.add(self)
 
     def close(self) -> None:
-        """Kills every process of the group, removes the folder and waits for both."""
+        """Kill all processes of the group, remove the folder, and wait for both."""
         _watching.discard(self)
-        self.let_go()
+        self.release()
         self._shell.wait()
 
-    def let_go(self) -> None:
-        """Closes this process's end of the pipe; the group lives on while another process holds one."""
+    def release(self) -> None:
+        """Close this process's end of the pipe; the group lives on while another process holds one."""
         if self._shell.stdin is not None:
             self._shell.stdin.close()
 
 
-def _let_go_in_child() -> None:
+def _release_in_child() -> None:
     for watchdog in list(_watching):
-        watchdog.let_go()
+        watchdog.release()
 
 
-# A forked worker inherits the pipe: while it lived, the death of the job would go unnoticed.
-os.register_at_fork(after_in_child=_let_go_in_child)
+# A forked worker inherits the pipe; while it lived, the watchdog would not notice the end of the job.
+os.register_at_fork(after_in_child=_release_in_child)

@@ -1,4 +1,4 @@
-"""The state of a store: its nodes, the model and the job."""
+"""The state of a store: its nodes, its model and its job."""
 
 from ctr.ps.status.check import VERDICTS, Finding, Verdict, check_servers
 from ctr.ps.status.measure import measure_store

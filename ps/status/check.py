@@ -1,4 +1,4 @@
-"""`check_store`: whether the servers behind a URL can be trusted with a model, and how fast they answer."""
+"""`check_servers`: checks whether the servers behind a URL are safe for a model, and how fast they answer."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "problem")
 """From the best to the worst."""
 _MIB = 1 << 20
 _LEAST_BACKLOG = 64 * _MIB
-"""What a replica may miss without copying everything: a second or two of pushes."""
+"""What a replica may miss without copying everything: one or two seconds of pushes."""
 _LEAST_OUTPUT = 256 * _MIB
-"""What a client may have unread: replies of 16 MiB to several requests, or a replica's part of a burst."""
+"""Unread bytes of a client: replies of 16 MiB to several requests, or a burst of changes for a replica."""
 _MOST_LAG = 64 * _MIB
 _MOST_CLOCK_S = 2.0
 _MOST_LATENCY_S = 0.005
@@ -36,31 +36,31 @@ class Finding:
     """One line of a check."""
 
     check: str
-    """What was looked at; the same for all nodes."""
+    """The name of the check; the same for all nodes."""
     verdict: Verdict
     value: str
-    """What was met."""
+    """The value that was read or measured."""
     remedy: str = ""
     """What to do, unless it is ok."""
     node: str | None = None
-    """The address of the node; None: the store as a whole."""
+    """The address of the node; None for the whole store."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What one node says of itself."""
+    """The facts that one node reports."""
 
     status: NodeStatus
     info: Mapping[str, Any]
     settings: Mapping[str, str]
-    """Empty where CONFIG GET is not allowed."""
+    """Empty if CONFIG GET is not allowed."""
     clock_s: float
-    """How far it is ahead of this machine."""
+    """How far its clock is ahead of this machine's."""
     latency_s: float
 
 
 def check_servers(url: RedisUrl) -> list[Finding]:
-    """Look at every primary; only reads. Raises StoreError when no node of the URL answers."""
+    """Check every primary, only by reading. Raises StoreError if no node of the URL answers."""
     store = StoreObserver(url).look()
     findings = []
     if store.cluster_state is not None:
@@ -99,7 +99,7 @@ def _ask(url: RedisUrl, node: NodeStatus) -> _Facts:
     with url.client((host.strip("[]"), int(port)), _TIMEOUT_S, decode_responses=True) as client:
         info = client.info()
         settings: Mapping[str, str] = {}
-        with suppress(RedisError):  # managed servers do not let everybody see them
+        with suppress(RedisError):  # managed servers may forbid it
             settings = client.config_get("*")
         times_s = []
         for _ in range(_PINGS):
@@ -129,18 +129,18 @@ def _server(facts: _Facts) -> Iterator[_Line]:
 
 
 def _persistence(facts: _Facts) -> Iterator[_Line]:
-    kept, fsync = facts.status.persistence, facts.settings.get("appendfsync")
+    persistence, fsync = facts.status.persistence, facts.settings.get("appendfsync")
     replicated = bool(facts.status.replicas)
     remedy = "set appendonly yes and appendfsync always, or train with --checkpoint"
-    if kept is not None and kept.startswith("aof"):
+    if persistence is not None and persistence.startswith("aof"):
         safe = fsync == "always" or (fsync == "everysec" and replicated)
-        what = f"append-only file, fsync {fsync or 'unknown'}"
-        yield "on disk", "ok" if safe else "warning", what, remedy
-    elif kept == "snapshots":
+        value = f"append-only file, fsync {fsync or 'unknown'}"
+        yield "on disk", "ok" if safe else "warning", value, remedy
+    elif persistence == "snapshots":
         yield "on disk", "warning", "snapshots only: a restart goes back to the last one", remedy
     elif replicated:
-        what = "nothing: a primary that restarts comes back empty, and empties its replicas"
-        yield "on disk", "warning", what, remedy + "; do not restart primaries automatically"
+        value = "nothing: a primary that restarts comes back empty, and empties its replicas"
+        yield "on disk", "warning", value, remedy + "; do not restart primaries automatically"
     else:
         yield "on disk", "warning", "nothing: a restart loses the model", remedy
     failed = [name for name in _LAST_WRITES if facts.info.get(name, "ok") != "ok"]
@@ -159,8 +159,8 @@ _LAST_WRITES = ("rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last
 def _memory(facts: _Facts) -> Iterator[_Line]:
     policy = str(facts.info.get("maxmemory_policy", "unknown"))
     deletes = policy.startswith("allkeys-")
-    what = f"{policy}: deletes weights when memory is full" if deletes else policy
-    yield "eviction", "problem" if deletes else "ok", what, "set maxmemory-policy noeviction"
+    eviction = f"{policy}: deletes weights when memory is full" if deletes else policy
+    yield "eviction", "problem" if deletes else "ok", eviction, "set maxmemory-policy noeviction"
     used, most = int(facts.info.get("used_memory", 0)), int(facts.info.get("maxmemory", 0))
     total = most or int(facts.info.get("total_system_memory", 0))
     free = max(1 - used / total, 0.0) if total else 1.0
@@ -178,27 +178,26 @@ def _replication(facts: _Facts) -> Iterator[_Line]:
         yield (
             "replicas",
             "warning",
-            "none: what the node holds is lost with it",
+            "none: if the node is lost, so are its weights",
             "add a replica to each primary",
         )
     elif len(lags) < len(replicas):
         away = next(each for each in replicas if each.lag_bytes is None)
         yield "replicas", "problem", f"{away.address} is {away.state}", "start it, and check its link"
     else:
-        what = f"{len(replicas)}, at most {max(lags) / _MIB:,.1f} MiB behind"
+        value = f"{len(replicas)}, at most {max(lags) / _MIB:,.1f} MiB behind"
         behind = max(lags) > _MOST_LAG
-        yield "replicas", "warning" if behind else "ok", what, "give replicas a faster link or disk"
+        yield "replicas", "warning" if behind else "ok", value, "give replicas a faster link or disk"
     least = int(facts.settings.get("min-replicas-to-write", 0))
     if least:
         missing = len(lags) < least
-        what = f"{least} needed, {len(lags)} there"
-        yield "min-replicas-to-write", "problem" if missing else "ok", what, "add replicas, or lower it"
+        value = f"{least} needed, {len(lags)} there"
+        yield "min-replicas-to-write", "problem" if missing else "ok", value, "add replicas, or lower it"
     if replicas and "repl-backlog-size" in facts.settings:
         size = int(facts.settings["repl-backlog-size"])
-        what = f"{size / _MIB:,.0f} MiB"
         small = size < _LEAST_BACKLOG
-        remedy = "set repl-backlog-size 256mb: a replica that was away copies everything otherwise"
-        yield "repl-backlog-size", "warning" if small else "ok", what, remedy
+        remedy = "set repl-backlog-size 256mb: otherwise, replicas that were away copy everything"
+        yield "repl-backlog-size", "warning" if small else "ok", f"{size / _MIB:,.0f} MiB", remedy
 
 
 def _limits(facts: _Facts) -> Iterator[_Line]:
@@ -208,25 +207,26 @@ def _limits(facts: _Facts) -> Iterator[_Line]:
             continue
         name = "normal" if kind == "normal" else "replica"
         small = 0 < int(hard) < _LEAST_OUTPUT
-        what = f"{int(hard) / _MIB:,.0f} MiB" if int(hard) else "none"
+        value = f"{int(hard) / _MIB:,.0f} MiB" if int(hard) else "none"
         remedy = f"set client-output-buffer-limit {name} 0 0 0: longer replies are cut off"
-        yield f"output limit, {name}", "problem" if small else "ok", what, remedy
+        yield f"output limit, {name}", "problem" if small else "ok", value, remedy
     if not facts.info.get("cluster_enabled"):
         return
     if (timeout := facts.settings.get("cluster-node-timeout")) is not None:
-        # A failover takes the timeout and some seconds, and requests are repeated for so long only.
+        # A failover takes the timeout and some seconds; requests are repeated for PATIENCE_S only.
         most_s, timeout_s = PATIENCE_S - 10, int(timeout) / 1000
         slow = timeout_s > most_s
         remedy = f"set it to {most_s:g} s at most: requests are repeated for {PATIENCE_S:g} s"
         yield "cluster-node-timeout", "warning" if slow else "ok", f"{timeout_s:g} s", remedy
     if (needed := facts.settings.get("cluster-require-full-coverage")) is not None:
-        what = "yes: all nodes refuse while one is down" if needed == "yes" else "no: others answer meanwhile"
-        yield "cluster-require-full-coverage", "ok", what, ""
+        all_refuse = "yes: all nodes refuse while one is down"
+        value = all_refuse if needed == "yes" else "no: the others answer meanwhile"
+        yield "cluster-require-full-coverage", "ok", value, ""
 
 
 def _times(facts: _Facts) -> Iterator[_Line]:
     off = abs(facts.clock_s) > _MOST_CLOCK_S
-    remedy = "run NTP on all machines; times that `ctr ps status` shows are wrong"
+    remedy = "run NTP on all machines; otherwise `ctr ps status` shows wrong times"
     yield "clock", "warning" if off else "ok", f"{facts.clock_s:+.3f} s from this machine's", remedy
     slow = facts.latency_s > _MOST_LATENCY_S
     remedy = "bring workers and servers into one network"

@@ -1,4 +1,4 @@
-"""`measure_store`: how fast a store answers pulls and pushes, measured with a model of its own."""
+"""`measure_store`: measures how fast a store answers pulls and pushes, with a model of its own."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ctr.ps.store import Token
 from ctr.ps.wire import RedisUrl
 
 SCRATCH = "ctr-check-"
-"""What the names of these models begin with."""
-_BITS = 22  # 32 MiB, over 16 partitions
-_MANY = 1 << 15  # so few of them that they travel one by one
-_LONGEST_S = 0.3  # of each measurement
+"""The prefix of the names of these models."""
+_BITS = 22  # 32 MiB, in 16 partitions
+_MANY = 1 << 15  # slots; few enough to be moved one by one
+_LONGEST_S = 0.3  # per measurement
 _LEAST_PER_S = 100_000
 _MOST_S = 0.1
 _REPLICAS_S = 2.0
 
 
 def measure_store(url: RedisUrl, stop: Event) -> list[Finding]:
-    """Create a model, pull, push, wait for replicas, and remove it again, which takes one or two seconds.
+    """Create a model, pull, push, wait for replicas, and remove the model; takes one or two seconds.
 
-    `stop`, once set, ends it early. Where the store refuses, the finding says so.
+    Setting `stop` ends it early. If the store refuses, the finding says so.
     """
     try:
         store = RedisStore(
@@ -55,7 +55,7 @@ def _measure(store: RedisStore, stop: Event) -> list[Finding]:
         store.push(many, delta, Token("check", 0, next(numbers)))
 
     push()  # makes the strings
-    for slots in (few, many):  # what these kernels take to compile is not the store's
+    for slots in (few, many):  # compiles kernels before measuring
         store.pull(slots)
     latency_s = _median_s(lambda: store.pull(few), stop)
     findings = [
@@ -70,11 +70,11 @@ def _measure(store: RedisStore, stop: Event) -> list[Finding]:
     ]
     if store.replicas.exist():
         began = monotonic()
-        followed = store.replicas.have_everything(_REPLICAS_S)
-        waited = f"have all pushes after {monotonic() - began:.3f} s"
-        verdict: Verdict = "ok" if followed else "problem"
-        value = waited if followed else f"lack pushes after {_REPLICAS_S:g} s"
-        findings.append(Finding("replication", verdict, value, "" if followed else "check their links"))
+        replicated = store.replicas.have_everything(_REPLICAS_S)
+        delay = f"have all pushes after {monotonic() - began:.3f} s"
+        verdict: Verdict = "ok" if replicated else "problem"
+        value = delay if replicated else f"lack pushes after {_REPLICAS_S:g} s"
+        findings.append(Finding("replication", verdict, value, "" if replicated else "check their links"))
     return findings
 
 

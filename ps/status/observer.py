@@ -1,4 +1,4 @@
-"""`StoreObserver`: looks at a store, its model and its job, and changes nothing in them."""
+"""`StoreObserver`: reads the state of a store, its model and its job, without changing anything."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from ctr.ps.wire import (
 
 T = TypeVar("T")
 
-_PARTITIONS_AT_A_TIME = 1_000  # asked of a node; its other clients come in between
-_LOOKS = 10  # for a model's description that is just moving to another node
+_PARTITIONS_AT_A_TIME = 1_000  # in one request to a node; its other clients are served in between
+_LOOKS = 10  # while a model's description moves to another node
 _PAUSE_S = 0.2
-_ELSEWHERE = ("MOVED", "ASK")  # errors for a key that another node has, or is just given
+_ELSEWHERE = ("MOVED", "ASK")  # errors for a key that has moved, or is moving, to another node
 _NO_ANSWER = ("LOADING", "NOAUTH")  # errors of a node that answers nothing else
 
 
 class StoreObserver:
     """Reads the state of the store behind a URL, and of the model that the URL names.
 
-    It only reads: it renews no lease and expires no worker. Nodes are asked side by side, and a node that is
-    silent for `timeout_s` is not asked again in the same look. So a look ends within about three times that,
-    whatever is dead or frozen.
+    It only reads: it renews no lease and expires no worker. It asks nodes in parallel, and does not ask a
+    node again in the same look that was silent for `timeout_s`. So a look ends within about three times that,
+    whichever nodes are dead or frozen.
     """
 
     def __init__(self, url: RedisUrl, *, timeout_s: float = 3.0) -> None:
-        """Connects only when it is asked to look."""
+        """Does not connect before the first look."""
         self._url = url
         self._keys = Keys(url.model or "default")
         self._timeout_s = timeout_s
         self._topology = single_server(url.hosts[0])
 
     def look(self) -> StoreStatus:
-        """The state of the store now. Raises StoreError if no node of the URL answers."""
+        """Read the state of the store. Raises StoreError if no node of the URL answers."""
         looks = 1
         while (status := self._look()) is None:
             if looks == _LOOKS:
@@ -78,7 +78,7 @@ class StoreObserver:
         return read_reports(self._answer, self._keys.board.reports, names)
 
     def prepared_updates(self, board: BoardStatus) -> dict[int, bytes]:
-        """By rank: the update that was prepared last, if there is one; otherwise as `reports`."""
+        """The last prepared update of each rank that has one; raises as `reports` does."""
         updates = {}
         prefix = f"{board.job.launch}:".encode()
         for rank in range(board.job.ranks):
@@ -89,7 +89,7 @@ class StoreObserver:
         return updates
 
     def _look(self) -> StoreStatus | None:
-        """One look; None if the model's description has just moved to another node."""
+        """Read the state once; None if the model's description has just moved to another node."""
         self._topology = topology = self._find_nodes()
         self._each(self._look_at_node)
         home = topology.owner_of(self._keys.meta)
@@ -149,10 +149,10 @@ class StoreObserver:
             some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
             reads = [self._partition_reads(p, Layout.of(model.bits, model.partitions)) for p in some]
             answers = iter(self._ask(node.address, *chain.from_iterable(reads)))
-            for p, its_reads in zip(some, reads, strict=True):
+            for p, partition_reads in zip(some, reads, strict=True):
                 node.looked_at += 1
                 try:
-                    incarnation, had_state, *sizes = checked(list(islice(answers, len(its_reads))))
+                    incarnation, had_state, *sizes = checked(list(islice(answers, len(partition_reads))))
                 except ServerError as error:
                     if error.code in _ELSEWHERE:
                         node.moving.append(p)
@@ -162,14 +162,14 @@ class StoreObserver:
                     continue
                 if model.state == "ready" and (
                     incarnation != model.incarnation.encode()
-                    or (had_state is not None and 0 in sizes[: len(sizes) // 3])  # or a state is gone
+                    or (had_state is not None and 0 in sizes[: len(sizes) // 3])  # a string is gone
                 ):
                     node.lost.append(p)
                 else:
                     node.bytes += sum(sizes)
 
     def _partition_reads(self, partition: int, layout: Layout) -> list[Command]:
-        """Reads the incarnation, whether there was a state, and the sizes of strings, last slots and logs."""
+        """The commands for the incarnation, the state, and the sizes of strings, last slots and logs."""
         keys, strings = self._keys, range(layout.per_partition)
         sizes = [name(partition, i) for name in (keys.state, keys.last_slots, keys.log) for i in strings]
         return [
@@ -185,17 +185,17 @@ class StoreObserver:
             return None
         job = job_of(facts)
         reads = view_reads(key, job, shards=True)
-        asked: list[Command] = [("GET", key.launch), *reads.values()]
+        commands: list[Command] = [("GET", key.launch), *reads.values()]
         try:
-            *_, answers = checked(self._ask(address, ("MULTI",), *asked, ("EXEC",)))
+            *_, answers = checked(self._ask(address, ("MULTI",), *commands, ("EXEC",)))
         except ServerError as error:
             if error.code != "OOM":
                 raise
-            answers = self._ask(address, *asked)  # there are no transactions, and nobody changes much
-        launch, *rest = checked(answers)
-        if launch != facts[0]:  # it was dropped just now, perhaps for another
+            answers = self._ask(address, *commands)  # a full server refuses transactions and most changes
+        launch, *others = checked(answers)
+        if launch != facts[0]:  # the job was dropped meanwhile, perhaps for another one
             return None
-        return BoardStatus(job, view_of(dict(zip(reads, rest, strict=True))))
+        return BoardStatus(job, view_of(dict(zip(reads, others, strict=True))))
 
     def _answer(self, command: Command) -> list[bytes]:
         """The answer of the node that holds the command's key."""
@@ -211,14 +211,14 @@ class StoreObserver:
         return list(answer)
 
     def _ask(self, address: Address, *commands: Command) -> list[Any]:
-        """A node's answers, ServerErrors among them; raises what is in `TROUBLE` when nothing is answered."""
+        """A node's answers, errors as ServerErrors; raises one of `TROUBLE` if the node does not answer."""
         with closing(open_link(self._url, address, self._timeout_s)) as link:
             answers = link.ask(*commands)
         checked([each for each in answers if isinstance(each, ServerError) and each.code in _NO_ANSWER])
         return answers
 
     def _find_nodes(self) -> Topology:
-        """The nodes, of which some may have a problem. Asks those of the URL and the last look."""
+        """Find the nodes, by asking those of the URL and of the last look; some may have a problem."""
         if not self._url.cluster:
             return single_server(self._url.hosts[0])
         hosts = list(dict.fromkeys((*self._url.hosts, *(node.address for node in self._topology.nodes))))
@@ -233,7 +233,7 @@ class StoreObserver:
         return topology
 
     def _ask_for_nodes(self, host: Address) -> tuple[int, Topology] | Exception:
-        """The epoch and the topology of the cluster, as one of its nodes knows them."""
+        """The epoch and the topology of the cluster, as one of its nodes reports them."""
         try:
             info, nodes, slots = checked(
                 self._ask(host, ("CLUSTER", "INFO"), ("CLUSTER", "NODES"), ("CLUSTER", "SLOTS"))
@@ -245,14 +245,16 @@ class StoreObserver:
         return facts["cluster_current_epoch"], topology
 
     def _unreachable(self, host: Address, error: Exception) -> StoreError:
-        """The error for a node without which nothing is known."""
-        why = reason(error)
+        """The error if no node answers."""
+        problem = reason(error)
         if is_login_refused(error):
-            return StoreError(f"{self._url}: user or password was refused ({why}).")
+            return StoreError(f"{self._url}: user or password was refused ({problem}).")
         if isinstance(error, ResponseError | ServerError):
-            hint = "; it is in no cluster, write redis://" if "cluster support disabled" in why else ""
-            return StoreError(f"{self._url}: {host_port(host)} refused ({why}){hint}.")
-        return StoreError(f"{self._url}: cannot be reached ({why}); is it running, and is the scheme right?")
+            hint = "; it is in no cluster, write redis://" if "cluster support disabled" in problem else ""
+            return StoreError(f"{self._url}: {host_port(host)} refused ({problem}){hint}.")
+        return StoreError(
+            f"{self._url}: cannot be reached ({problem}); is it running, and is the scheme right?"
+        )
 
     def _model(self, meta: Any) -> ModelStatus | None:
         fields = pairs(meta)
@@ -294,6 +296,6 @@ class StoreObserver:
 
 
 def _side_by_side(task: Callable[[Any], T], each: list[Any]) -> list[T]:
-    """The results of the task for each, in order."""
+    """Run the task for each in parallel; returns the results in order."""
     with ThreadPoolExecutor(max(len(each), 1), thread_name_prefix="observer") as pool:
         return list(pool.map(task, each))

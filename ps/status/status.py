@@ -1,4 +1,4 @@
-"""What `StoreObserver` reports: the nodes of a store, the model and the job."""
+"""`StoreStatus`: the nodes of a store, its model and its job, as `StoreObserver` reports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from ctr.ps.board import BoardView, Job
 
 Persistence = Literal["aof", "snapshots", "aof and snapshots", "off", "no aof"]
-"""What a node keeps on disk; `no aof` if it does not say whether it makes snapshots."""
+"""What a node writes to disk; `no aof` if it does not say whether it makes snapshots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +25,35 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A primary, or the one server of a `redis://` URL. What it does not say is None."""
+    """A primary, or the one server of a `redis://` URL. Facts that it does not report are None."""
 
     address: str
     role: Literal["primary", "replica"]
-    """As the node says; the cluster calls it a primary."""
+    """As the node reports it; for the cluster, it is a primary."""
     problem: str | None
-    """Why it, or a part of what it holds, could not be read."""
+    """Why the node, or some of its partitions, could not be read."""
     version: str | None
     memory_used: int | None
-    """Bytes, as all sizes here."""
+    """In bytes, as all sizes here."""
     memory_max: int | None
-    """0: no limit."""
+    """0 for no limit."""
     eviction: str | None
     """Its policy at that limit; only `noeviction` loses nothing."""
     persistence: Persistence | None
     keys: int | None
-    """All keys of this database, of whatever kind."""
+    """All keys of this database, of any kind."""
     hash_slots: int | None
     """Of a cluster's 16,384; None for a single server."""
     replicas: tuple[ReplicaStatus, ...]
     partitions: tuple[int, ...]
     """The model's partitions that belong here, readable or not."""
     partition_bytes: int
-    """Of those that are readable."""
+    """Bytes of the readable ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """What a model was created as."""
+    """The description of a model."""
 
     name: str
     bits: int
@@ -76,22 +76,22 @@ class BoardStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """A store; its nodes were asked within a moment or two."""
+    """The state of a store; its nodes were read almost at the same time."""
 
     url: str
     """Without user and password."""
     model_name: str
     cluster_state: str | None
-    """As Redis says, `ok` or `fail`; None for a single server."""
+    """`ok` or `fail`, as Redis reports it; None for a single server."""
     nodes: tuple[NodeStatus, ...]
     problem: str | None
-    """Why the rest is unknown, or not complete; None for a healthy store."""
+    """Why the rest is unknown or incomplete; None for a healthy store."""
     model: ModelStatus | None
     """None if it does not exist; with a `problem`, if that is unknown."""
     unreachable: tuple[int, ...]
     """Partitions whose node does not answer or refuses."""
     moving: tuple[int, ...]
-    """Partitions on their way from one node to another."""
+    """Partitions that are moving from one node to another."""
     lost: tuple[int, ...]
     """Partitions whose node has lost its data."""
     board: BoardStatus | None
@@ -100,14 +100,14 @@ class StoreStatus:
     @property
     def partition_balance(self) -> float | None:
         """Partitions of the busiest node over their mean; None without any."""
-        return _balance([len(node.partitions) for node in self._shared_out()])
+        return _balance([len(node.partitions) for node in self._holders()])
 
     @property
     def byte_balance(self) -> float | None:
-        """The same for their bytes; None also if some partitions could not be read."""
+        """The same for bytes; None also if some partitions could not be read."""
         if self.unreachable or self.moving or self.lost:
             return None
-        return _balance([node.partition_bytes for node in self._shared_out()])
+        return _balance([node.partition_bytes for node in self._holders()])
 
     @property
     def whole(self) -> bool:
@@ -115,7 +115,7 @@ class StoreStatus:
         ready = self.model is not None and self.model.state == "ready"
         return ready and not (self.problem or self.unreachable or self.lost)
 
-    def _shared_out(self) -> list[NodeStatus]:
+    def _holders(self) -> list[NodeStatus]:
         """The nodes that can hold partitions, without primaries that were replaced."""
         return [node for node in self.nodes if node.problem is None or node.partitions]
 

@@ -1,4 +1,4 @@
-"""`Topology`: the primaries of a Redis, as one of its nodes knows them; `NodeLook`: what one of them says."""
+"""`Topology`: the primaries of a Redis, as one of its nodes knows them; `NodeLook`: the answers of one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ctr.ps.status.status import NodeStatus, Persistence, ReplicaStatus
 from ctr.ps.wire import Address, ServerError, host_port, pairs, parse_info, parse_members
 
 Info = Mapping[str, Any]
-"""The answer to INFO, see `parse_info`; empty when there was none."""
+"""The answer to INFO, see `parse_info`; empty if there was none."""
 
 
 @dataclass(slots=True)
 class NodeLook:
-    """A primary, as its peers know it, and what was read from it so far."""
+    """A primary, as its peers know it, and the answers that it gave so far."""
 
     address: Address
     hash_slots: int | None = None
-    """How many; None for a single server."""
+    """Their number; None for a single server."""
     replicas: tuple[Address, ...] = ()
-    """Those that its peers know; none for a single server."""
+    """The replicas that its peers know; none for a single server."""
     problem: Exception | None = None
     """Why it did not answer."""
     info: Any = None
     size: Any = None
     save: Any = None
     meta: Any = None
-    """The model's description, if that belongs here."""
+    """The model's description, if this node holds it."""
     partitions: list[int] = field(default_factory=list)
     looked_at: int = 0
-    """How many of those, from the first, were read."""
+    """How many of its partitions, from the first, were read."""
     refused: list[int] = field(default_factory=list)
     refusal: Exception | None = None
     moving: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class NodeLook:
     bytes: int = 0
 
     def status(self) -> NodeStatus:
-        """What is reported of it."""
+        """The status to report."""
         info = parse_info(self.info) if isinstance(self.info, bytes) else {}
         problem = self.problem or self.refusal
         return NodeStatus(
@@ -63,25 +63,25 @@ class NodeLook:
 
 def version_of(info: Info) -> str | None:
     """Name and version of the server."""
-    if "valkey_version" in info:  # which also claims to be a Redis
+    if "valkey_version" in info:  # Valkey reports a redis_version, too
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info['redis_version']}" if "redis_version" in info else None
 
 
 def persistence_of(info: Info, config: Any) -> Persistence | None:
-    """What is kept on disk; `config` is the answer to CONFIG GET save, or the refusal."""
+    """What the node writes to disk; `config` is the answer to CONFIG GET save, or the refusal."""
     if "aof_enabled" not in info:
         return None
     snapshots = pairs(config).get(b"save") if isinstance(config, list) else None
     if info["aof_enabled"]:
         return "aof and snapshots" if snapshots else "aof"
-    # Managed servers do not let everybody see their configuration.
+    # Managed servers may hide their configuration.
     return "no aof" if snapshots is None else "snapshots" if snapshots else "off"
 
 
 def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ...]:
     """The replicas that a primary is connected to, then the other `known` ones."""
-    seen: dict[str, ReplicaStatus] = {}
+    connected: dict[str, ReplicaStatus] = {}
     for number in range(int(info.get("connected_slaves", 0))):
         facts = dict(part.split("=", 1) for part in info.get(f"slave{number}", "").split(",") if part)
         if not facts:
@@ -89,13 +89,13 @@ def replicas_of(info: Info, known: Iterable[Address]) -> tuple[ReplicaStatus, ..
         at, lag = host_port((facts["ip"], int(facts["port"]))), None
         if facts["state"] == "online":
             lag = max(int(info["master_repl_offset"]) - int(facts["offset"]), 0)
-        seen[at] = ReplicaStatus(at, facts["state"], lag)
-    others = map(host_port, known)
-    return (*seen.values(), *(ReplicaStatus(at, "away", None) for at in others if at not in seen))
+        connected[at] = ReplicaStatus(at, facts["state"], lag)
+    others = (at for at in map(host_port, known) if at not in connected)
+    return (*connected.values(), *(ReplicaStatus(at, "away", None) for at in others))
 
 
 def reason(error: Exception) -> str:
-    """An error in one line, for people."""
+    """An error in one line, for users."""
     text = str(error).removeprefix(f"{error.code} " if isinstance(error, ServerError) else "")
     return " ".join(text.split()) or type(error).__name__
 
@@ -111,7 +111,7 @@ class Topology:
     """By hash slot; empty for a single server."""
 
     def owner_of(self, key: bytes) -> Address | None:
-        """Where a key belongs; None when no node has its hash slot."""
+        """The node that holds a key; None if no node has its hash slot."""
         return self.nodes[0].address if self.state is None else self.owners.get(key_slot(key))
 
 
@@ -121,26 +121,26 @@ def single_server(address: Address) -> Topology:
 
 
 def cluster_topology(asked: Address, state: str, nodes: str, slots: Sequence[Any]) -> Topology:
-    """What the node `asked` answers to CLUSTER NODES and CLUSTER SLOTS.
+    """The topology, from the answers of the node `asked` to CLUSTER NODES and CLUSTER SLOTS.
 
-    The first knows all nodes, the second under which addresses they want to be called.
+    The first lists all nodes; the second has the addresses under which they are to be reached.
     """
     preferred: dict[str, Address] = {}
     for _, _, *places in slots:
         for host, port, name, *_ in places:
             preferred[name.decode()] = (host or b"").decode() or asked[0], int(port)
-    known = [each for each in parse_members(nodes, asked) if not {"noaddr", "handshake"} & each.flags]
-    addresses = {each.name: preferred.get(each.name, each.address) for each in known}
+    members = [each for each in parse_members(nodes, asked) if not {"noaddr", "handshake"} & each.flags]
+    addresses = {each.name: preferred.get(each.name, each.address) for each in members}
     replicas: dict[str, list[Address]] = {}
-    for each in known:
+    for each in members:
         replicas.setdefault(each.primary, []).append(addresses[each.name])
     primaries = []
     owners: dict[int, Address] = {}
-    for each in known:
+    for each in members:
         if "master" not in each.flags:
             continue
-        place = addresses[each.name]
+        address = addresses[each.name]
         hash_slots = [slot for first, last in each.hash_slots for slot in range(first, last + 1)]
-        owners.update(dict.fromkeys(hash_slots, place))
-        primaries.append(NodeLook(place, len(hash_slots), tuple(sorted(replicas.get(each.name, ())))))
+        owners.update(dict.fromkeys(hash_slots, address))
+        primaries.append(NodeLook(address, len(hash_slots), tuple(sorted(replicas.get(each.name, ())))))
     return Topology(tuple(sorted(primaries, key=lambda each: each.address)), state, owners)

@@ -1,4 +1,4 @@
-"""How Redis is spoken to: URLs, connections, replies, retries, and the names of keys."""
+"""Communication with Redis: URLs, connections, replies, retries, and the names of keys."""
 
 from ctr.ps.wire.connection import Connection, Write, eviction_policies, require_kept, require_no_eviction
 from ctr.ps.wire.fan_out import FanOut

@@ -16,7 +16,7 @@ from ctr.ps.wire.url import Address, RedisUrl
 T = TypeVar("T")
 
 Write = tuple[Sequence[Command], T]
-"""The commands of a transaction, perhaps none, and its result."""
+"""The commands of a transaction, possibly none, and its result."""
 
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 20  # times that
@@ -28,10 +28,10 @@ class Connection:
     """Requests to one Redis or a Redis Cluster. Thread-safe.
 
     A request goes to the node that holds the key of its first command, which is that command's second word.
-    Without an answer, it is sent again for `patience_s`, wherever the key is by then. The first one may have
-    been carried out, so every request must have the same effect when it is carried out twice.
+    Without an answer, it is sent again for `patience_s`, to the node that holds the key by then. The first
+    request may have been carried out, so every request must be safe to repeat.
 
-    All methods raise StoreError after `patience_s`, and at once when the server refuses.
+    All methods raise StoreError after `patience_s`, and immediately if the server refuses.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Connection:
         purpose: str = "the job board",
         remedy: str = ", then see `ctr ps status`",
     ) -> None:
-        """Error messages say with `purpose` what is stored there, and with `remedy` what to do next."""
+        """Error messages contain `purpose`, what is stored there, and `remedy`, what to do next."""
         self.nodes = nodes
         self._url = nodes.url
         self._purpose, self._remedy = purpose, remedy
@@ -50,7 +50,7 @@ class Connection:
         self.slow_s = float("inf")
         """An answer that takes longer counts as trouble; also the longest pause between two tries."""
         self.last_trouble = -float("inf")
-        """When an answer last failed to come, or took more than `slow_s`; on `time.monotonic`."""
+        """The last time that an answer was missing or took more than `slow_s`; by `time.monotonic`."""
 
     def ask(self, *commands: Command, together: bool = False) -> list[Any]:
         """The answers to `commands`, in one round trip; with `together`, as one transaction."""
@@ -64,7 +64,7 @@ class Connection:
     def ask_each(self, commands: Sequence[Command]) -> list[Any]:
         """The answers to commands, each from the node of its own key.
 
-        Where a key holds another type than a command expects, the answer is a ServerError.
+        If a key holds another type than its command expects, the answer is a ServerError.
         """
         answers: dict[int, Any] = {}
 
@@ -72,10 +72,10 @@ class Connection:
             by_node: dict[Address, list[int]] = {}
             for i in (i for i in range(len(commands)) if i not in answers):
                 by_node.setdefault(self.nodes.owner(_key_of([commands[i]])), []).append(i)
-            for address, some in by_node.items():
+            for address, numbers in by_node.items():
                 with self.nodes.link(address) as link:
-                    its_answers = self._exchange(link, [commands[i] for i in some])
-                for i, answer in zip(some, its_answers, strict=True):
+                    node_answers = self._exchange(link, [commands[i] for i in numbers])
+                for i, answer in zip(numbers, node_answers, strict=True):
                     if isinstance(answer, ServerError) and answer.code != "WRONGTYPE":
                         raise answer
                     answers[i] = answer
@@ -98,13 +98,13 @@ class Connection:
     def update(
         self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
     ) -> T:
-        """Read, decide and write, on the node of the first `watched` key; the result of `decide`."""
+        """Read, decide and write, on the node of the first `watched` key; returns the result of `decide`."""
         return self.transact(watched, reads, decide)[0]
 
     def transact(
         self, watched: Sequence[bytes], reads: Sequence[Command], decide: Callable[[list[Any]], Write[T]]
     ) -> tuple[T, list[Any]]:
-        """As `update`, and the answers to the commands that were written.
+        """Like `update`, but also returns the answers to the commands that were written.
 
         `decide` gets the answers to `reads`. It is called again if a watched key changed before its commands
         were carried out.
@@ -125,9 +125,9 @@ class Connection:
 
         def conflicts() -> StoreError:
             return StoreError(
-                f"{self._url}: others have changed {watched[-1].decode()} again and again for "
-                f"{self._patience_s:g} s, so that nothing could be written; are there too many who write to "
-                f"{self._purpose}, or are leases too short?"
+                f"{self._url}: others kept changing {watched[-1].decode()} for {self._patience_s:g} s, so "
+                f"that nothing could be written; do too many processes write to {self._purpose}, or are "
+                "leases too short?"
             )
 
         return self._retry(watched[0], attempt)
@@ -170,7 +170,7 @@ class Connection:
         return answers
 
     def _execute(self, link: Link, commands: Sequence[Command]) -> list[Any] | None:
-        """The answers of a transaction; None when a watched key had changed."""
+        """The answers of a transaction; None if a watched key had changed."""
         answers: list[Any] | None = checked(self._exchange(link, [("MULTI",), *commands, ("EXEC",)]))[-1]
         return answers
 
@@ -196,6 +196,6 @@ def require_no_eviction(url: RedisUrl, policies: set[str]) -> None:
     for policy in policies:
         if policy.startswith("allkeys-"):
             raise StoreError(
-                f"{url}: deletes keys when its memory is full (maxmemory-policy {policy}), and so "
-                "weights; set maxmemory-policy to noeviction."
+                f"{url}: this server deletes keys when its memory is full (maxmemory-policy {policy}), and "
+                "so weights; set maxmemory-policy to noeviction."
             )

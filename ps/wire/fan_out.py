@@ -1,4 +1,4 @@
-"""`FanOut`: sends one request to all nodes that hold its partitions, and retries what failed."""
+"""`FanOut`: sends a request to all nodes that hold its partitions, and retries where it failed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OnNode = Callable[[Link, Sequence[int]], list[int]]
 
 
 class FanOut:
-    """Requests to all nodes of a store, one at a time. Threads wait for each other."""
+    """Requests to all nodes of a store, one request at a time: threads wait for each other."""
 
     def __init__(
         self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float, *, replicas: bool = False
@@ -41,9 +41,9 @@ class FanOut:
         """How often a request met a broken connection or a changing cluster."""
 
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
-        """Call `on_node` for every node with its partitions, side by side, until all partitions are done.
+        """Call `on_node` for every node with its partitions, in parallel, until all partitions are done.
 
-        Retries for `patience_s`; then raises StoreError, as it does when the fan-out is closed.
+        Retries for `patience_s`, and then raises StoreError; also raises StoreError if it is closed.
         """
         with self._lock:
             self.require_open()
@@ -117,7 +117,7 @@ class FanOut:
             except TROUBLE as error:
                 require_passing(error, self.url)
                 problem = error
-                return share  # watermarks say what was applied
+                return share  # watermarks tell what was applied
 
         try:
             owners = self._owners(partitions)
@@ -126,11 +126,11 @@ class FanOut:
         if len(owners) == 1:
             ((address, share),) = owners.items()
             return guarded(address, share), problem
-        parts = [self._pool.submit(guarded, address, share) for address, share in owners.items()]
-        failures = [failure for part in parts if (failure := part.exception()) is not None]  # waits for all
+        calls = [self._pool.submit(guarded, address, share) for address, share in owners.items()]
+        failures = [failure for call in calls if (failure := call.exception()) is not None]  # waits for all
         if failures:
             raise failures[0]
-        return [partition for part in parts for partition in part.result()], problem
+        return [partition for call in calls for partition in call.result()], problem
 
     def _owners(self, partitions: list[int]) -> dict[Address, list[int]]:
         """The partitions by the address of their primary."""

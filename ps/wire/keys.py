@@ -1,7 +1,8 @@
-"""The names of everything that a model keeps in Redis, and nowhere else.
+"""The names of all keys of a model in Redis; no other module spells one out.
 
-The braces are Redis Cluster's hash tag: all keys of a partition live, move and fail over together. A node
-has a contiguous range of hash slots, and partitions' tags are chosen so that equal ranges get equal shares.
+The braces are Redis Cluster's hash tag: all keys of a partition are stored, move and fail over together. A
+node has a contiguous range of hash slots, and tags of partitions are chosen so that equal ranges get equal
+numbers of partitions.
 """
 
 from __future__ import annotations
@@ -22,34 +23,34 @@ class BoardKeys:
     """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
     begun, restored."""
     leases: bytes
-    """A sorted set: until when each live worker's lease lasts, in ms of the server's clock.
+    """A sorted set: the end of each live worker's lease, in ms of the server's clock.
 
-    That clock may be stepped, so this is what people are shown; processes go by whether it changes.
+    That clock may be stepped, so these times are only shown to users; processes watch whether they change.
     """
     lengths: bytes
-    """A hash: how long each live worker's lease lasts, in ms."""
+    """A hash: the length of each live worker's lease, in ms."""
     hosts: bytes
     """A hash: the host of each live worker."""
     clocks: bytes
-    """A sorted set: the clock of each live worker that has data shards in work."""
+    """A sorted set: the clock of each live worker that has data shards."""
     owners: bytes
-    """A hash: the worker of each data shard that is claimed and unfinished; empty when it was released."""
+    """A hash: the worker of each data shard that is claimed and unfinished; empty if it was released."""
     progress: bytes
-    """A sorted set: the chunks pushed of each data shard that is claimed and unfinished, by
+    """A sorted set: the pushed chunks of each data shard that is claimed and unfinished, by
     `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""
     marks: bytes
-    """A sorted set of numbers that only grow: `clock:<launch>`, the highest of all, `s<rank>` and
-    `p<rank>`."""
+    """A sorted set of numbers that only grow: `clock:<launch>`, the highest clock; for each rank, the last
+    prepared round `s<rank>` and the last pushed round `p<rank>`."""
     rank_owners: bytes
-    """A hash: the worker of each rank that ever had one; empty when it was given up."""
+    """A hash: the worker of each rank that ever had one; empty if it was released."""
     reports: bytes
-    """A hash: what workers report at their end, by name."""
+    """A hash: the final reports of workers, by name."""
     coordinator: bytes
-    """A string: until when the coordinator's lease lasts, as in `leases`."""
+    """A string: the end of the coordinator's lease, as in `leases`."""
 
     @property
     def all(self) -> tuple[bytes, ...]:
-        """Every key."""
+        """All keys."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -58,16 +59,16 @@ class WindowKeys:
     """The keys of a model's windows; all of them live on one node."""
 
     facts: bytes
-    """A hash: what the windows of servers are (see `ps/records`)."""
+    """A hash: the description of the windows of servers (see `ps/records`)."""
 
     @property
     def turn(self) -> bytes:
-        """A string: who alone may change them for a moment."""
+        """A string: the only writer that may change them for a moment."""
         return self.facts + b":turn"
 
     @property
     def creator(self) -> bytes:
-        """A string: who is about to create them."""
+        """A string: the process that is creating them."""
         return self.facts + b":creator"
 
     @property
@@ -76,29 +77,29 @@ class WindowKeys:
         return self.facts + b":writers"
 
     def records(self, incarnation: bytes) -> bytes:
-        """A hash: the records by name, and under an empty name the head, what is known of all keys together.
+        """A hash: the records by name, and under an empty name the head, which is about all records.
 
-        One key that never expires, so nobody loses a part of them.
+        It is one key that never expires, so no part of it can be lost.
         """
         return b"%b:r:%b" % (self.facts, incarnation)
 
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a partition has of a data shard."""
+    """A partition's last push of a data shard."""
 
     number: int = -1
-    """Of the last push applied; -1 for none."""
+    """The number of the last push applied; -1 for none."""
     attempt: int = 0
-    """The attempt at the data shard that may push, the greatest so far; 0: any."""
+    """The attempt at the data shard that may push, the greatest so far; 0 for any."""
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Watermark:
-        """What `to_bytes` gave."""
+        """Read the result of `to_bytes`."""
         return cls(*map(int, value.split()))
 
     def to_bytes(self) -> bytes:
-        """The value of its field."""
+        """The value of its field in Redis."""
         return b"%d %d" % (self.number, self.attempt) if self.attempt else b"%d" % self.number
 
 
@@ -110,36 +111,36 @@ class Keys:
 
     @property
     def meta(self) -> bytes:
-        """A hash: what the model is (see `ps/redis/creation.py`)."""
+        """A hash: the description of the model (see `ps/redis/creation.py`)."""
         return f"ctr:{{{self.model}:meta}}".encode()
 
     @property
     def board(self) -> BoardKeys:
-        """Those of the job board, see `JobBoard`."""
+        """The keys of the job board, see `JobBoard`."""
         return BoardKeys(*(b"%b:%b" % (self.meta, field.name.encode()) for field in fields(BoardKeys)))
 
     def rank(self, rank: int) -> bytes:
-        """A hash: the prepared update of a rank, by round. Each rank on a node of its own choice."""
+        """A hash: the prepared update of a rank, by round. Each rank has a hash tag of its own."""
         return f"ctr:{{{self.model}:rank:{rank}}}".encode()
 
     @property
     def windows(self) -> WindowKeys:
-        """Those of the windows of servers."""
+        """The keys of the windows of servers."""
         return WindowKeys(f"ctr:{{{self.model}:windows}}".encode())
 
     def facts(self, partition: int) -> bytes:
-        """A hash: the incarnation, and what else is known of a partition: STATE, FOLDS, ALL_PRESENT, FEED."""
+        """A hash: the facts of a partition: INCARNATION, STATE, FOLDS, ALL_PRESENT, FEED."""
         return self._of_partition(partition, "a")
 
     def watermarks(self, partition: int, shard: int) -> bytes:
         """A hash: the `Watermark` of this data shard, and those of others.
 
-        Every push watches its own. Data shards that are in work at the same time are seldom in the same one.
+        Every push watches its hash. Data shards that are trained at the same time seldom share one.
         """
         return self._of_partition(partition, f"m{shard % WATERMARK_HASHES}")
 
     def state(self, partition: int, string: int = 0) -> bytes:
-        """A string, one of several: 8 bytes per slot, the packed accumulators."""
+        """A string, one of several: the packed accumulators, 8 bytes per slot."""
         return self._of_partition(partition, f"w{string}")
 
     def last_slots(self, partition: int, string: int = 0) -> bytes:
@@ -147,24 +148,23 @@ class Keys:
         return self._of_partition(partition, f"x{string}")
 
     def log(self, partition: int, string: int = 0) -> bytes:
-        """A string: increments that are not in the state yet, and slots pushed for the first time; see
-        `ps/redis/packed_push.py`."""
+        """A string: increments not in the state yet, and new slots; see `ps/redis/packed_push.py`."""
         return self._of_partition(partition, f"l{string}")
 
     def folding(self, partition: int, string: int = 0) -> bytes:
-        """A string: the log that is being folded, while one is."""
+        """A string: the log that is being folded, if any."""
         return self._of_partition(partition, f"o{string}")
 
     def fold_steps(self, partition: int, string: int = 0) -> bytes:
-        """A number: how many steps of folding have been done, see `ps/redis/fold.py`."""
+        """A number: the steps of folding that are done, see `ps/redis/fold.py`."""
         return self._of_partition(partition, f"f{string}")
 
     def present(self, partition: int, string: int = 0) -> bytes:
-        """A string: a bit for each slot that a folded log has named, the lowest bit of a byte first."""
+        """A string: a bit for each slot of a folded log, the lowest bit of a byte first."""
         return self._of_partition(partition, f"p{string}")
 
     def feed(self, partition: int) -> bytes:
-        """A stream: what pushes have added to the partition, once somebody follows it; see `ps/feed`."""
+        """A stream: the increments by pushes to the partition, once somebody follows it; see `ps/feed`."""
         return self._of_partition(partition, "c")
 
     def feed_version(self, partition: int) -> bytes:
@@ -182,24 +182,24 @@ _HASH_SLOTS = 1 << 14  # of a Redis Cluster
 
 @cache
 def _hash_tags() -> list[int]:
-    """For each range of hash slots, in order, the least number that Redis Cluster's hash puts there.
+    """The least number for each range of hash slots that Redis Cluster's hash maps there.
 
-    Tags at random leave the busiest of 8 nodes half as many partitions again as it should have, of 64.
+    With random tags, the busiest of 8 nodes would have 1.5 times its share of 64 partitions.
     """
     tags: dict[int, int] = {}
     for number in count():
         tags.setdefault(crc_hqx(b"%d" % number, 0) % _HASH_SLOTS * _RANGES // _HASH_SLOTS, number)
         if len(tags) == _RANGES:
             break
-    return [tags[place] for place in range(_RANGES)]
+    return [tags[number] for number in range(_RANGES)]
 
 
 @cache
 def _prefix(model: str, partition: int) -> str:
-    """What the names of all keys of a partition begin with."""
-    # Partitions that follow each other are far apart: the first 2, 4, 8, ... are spread evenly.
-    place = int(f"{partition % _RANGES:0{_RANGE_BITS}b}"[::-1], 2)
-    return f"ctr:{model}:{partition}{{{_hash_tags()[place]}}}:"
+    """The prefix of all keys of a partition."""
+    # Consecutive partitions are far apart, so that the first 2, 4, 8, ... are spread evenly.
+    reversed_bits = int(f"{partition % _RANGES:0{_RANGE_BITS}b}"[::-1], 2)
+    return f"ctr:{model}:{partition}{{{_hash_tags()[reversed_bits]}}}:"
 
 
 WATERMARK_HASHES = 16
@@ -209,16 +209,16 @@ INCARNATION = b"incarnation"
 """Field of the meta hash and of every partition's facts: the random id of the model's creation."""
 
 STATE = b"state"
-"""Field of the facts of a partition that has a state: one that it has lost is then no state of zeros."""
+"""Field of the facts of a partition that has a state: so a lost state is not taken for zeros."""
 
 FOLDS = b"folds"
 """Field of the facts: how many logs of each of the partition's strings have been closed, to be folded."""
 
 ALL_PRESENT = b"crowded"
-"""Field of the facts of a partition of which every slot counts as pushed: ranges of it were."""
+"""Field of the facts of a partition whose slots all count as pushed, as ranges of it were pushed."""
 
 FEED = b"feed"
-"""Field of the facts of a partition whose pushes are to be written to its feed."""
+"""Field of the facts of a partition whose pushes are written to its feed."""
 
 
 def watermark_field(job: str, shard: int) -> bytes:

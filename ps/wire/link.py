@@ -1,4 +1,4 @@
-"""`Link`: one open connection to a node, and commands as RESP."""
+"""`Link`: an open connection to a node; and commands as RESP."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_JOINED = 1 << 16  # bytes
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One open connection, and the reader of its replies."""
+    """An open connection, and the reader of its replies."""
 
     address: Address
     connection: ConnectionInterface
@@ -33,7 +33,7 @@ class Link:
     """Bytes so far."""
 
     def send(self, *commands: bytes | memoryview) -> None:
-        """Send encoded commands, small ones in a single write: every write costs time on both sides."""
+        """Send encoded commands; small ones in a single write, as every write costs time on both sides."""
         size = sum(map(len, commands))
         self.sent += size
         if len(commands) > 1 and size <= _LONGEST_JOINED:
@@ -41,7 +41,7 @@ class Link:
         self.connection.send_packed_command(commands, check_health=False)
 
     def ask(self, *commands: Command) -> list[Any]:
-        """The answers to commands, in one round trip; among them, errors are ServerErrors."""
+        """The answers to commands, in one round trip; errors are returned as ServerErrors."""
         self.send(b"".join(command(*words) for words in commands))
         return [self.replies.answer() for _ in commands]
 
@@ -51,7 +51,7 @@ class Link:
 
 
 def open_link(url: RedisUrl, address: Address, timeout_s: float) -> Link:
-    """A new connection to a node, logged in, for the caller to close. Raises redis-py's errors."""
+    """Connect to a node and log in; the caller closes the link. Raises redis-py's errors."""
     connection = url.client(address, timeout_s).connection_pool.make_connection()
     connection.connect()
     return Link(address, connection, ReplyReader(connection))
@@ -78,19 +78,19 @@ def bulk_string(word: Word) -> bytes:
 
 
 def bitfield_read(key: bytes, offsets: NDArray[np.uint32]) -> memoryview:
-    """The command that reads the integers of a string at these offsets; it answers an array."""
+    """The command that reads the integers of a string at these offsets; its answer is an array."""
     buffer, at = _begin_command("BITFIELD_RO", key, 3 * offsets.size, offsets.size * LONGEST_GET)
     return buffer[: encode_pull(buffer, at, offsets)].data
 
 
 def bitfield_add(key: bytes, offsets: NDArray[np.uint32], increments: NDArray[np.int64]) -> memoryview:
-    """The command that adds to the integers of a string at these offsets; it answers an array."""
+    """The command that adds to the integers of a string at these offsets; its answer is an array."""
     buffer, at = _begin_command("BITFIELD", key, 4 * offsets.size, offsets.size * LONGEST_INCRBY)
     return buffer[: encode_push(buffer, at, offsets, increments)].data
 
 
 def _begin_command(name: str, key: bytes, words: int, size: int) -> tuple[NDArray[np.uint8], int]:
-    """A buffer with the head of a command, where its further `words` of at most `size` bytes begin."""
+    """A buffer for a command, with its head, and the position of its other `words` (at most `size` bytes)."""
     head = b"*%d\r\n" % (2 + words) + bulk_string(name) + bulk_string(key)
     buffer = np.empty(len(head) + size, np.uint8)
     buffer[: len(head)] = np.frombuffer(head, np.uint8)
@@ -98,9 +98,10 @@ def _begin_command(name: str, key: bytes, words: int, size: int) -> tuple[NDArra
 
 
 def read_queued(replies: ReplyReader, commands: int) -> int | None:
-    """Read a transaction's answers up to the head of EXEC's: its length, -1 if a watched key had changed.
+    """Read a transaction's answers up to the head of EXEC's; returns its length.
 
-    None if it has to be retried, perhaps on another node; raises StoreError for an error that will not pass.
+    The length is -1 if a watched key had changed. Returns None if the transaction has to be retried, perhaps
+    on another node; raises StoreError for an error that retries cannot cure.
     """
     problem: ServerError | None = None
     try:

@@ -1,4 +1,4 @@
-"""`Nodes`: which node holds a key, and open links to the nodes; redis-py does topology, TLS and log-in."""
+"""`Nodes`: finds the node of a key, and keeps links to nodes; redis-py does topology, TLS and log-in."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ class Nodes:
     def __init__(self, url: RedisUrl, timeout_s: float, *, replicas: bool = False) -> None:
         """A node that is silent for `timeout_s` counts as broken. Raises redis-py's errors.
 
-        `replicas`: keys are looked up at replicas, where a cluster has some; for reading alone.
+        With `replicas`, requests go to the replicas of a cluster, if it has any; for reading only.
         """
         self.url = url
         self._timeout_s = timeout_s
         self._replicas, self._turn = replicas, randrange(1 << 16)
         self.avoided: set[Address] = set()
-        """Replicas that are not to be asked."""
+        """Replicas to which no requests go."""
         self._cluster: NodesManager | None = None
         if url.cluster:
             if url.db:
                 raise StoreError(f"{url}: a Redis Cluster has only database 0.")
             options = url.client_options(timeout_s)
-            del options["retry"]  # it does not repeat anything, and takes no such option
+            del options["retry"]  # NodesManager has no such option, and does not repeat anything
             self._cluster = NodesManager([ClusterNode(*host) for host in url.hosts], **options)
         self._links: set[Link] = set()
-        """All that are open."""
+        """All open links."""
         self._idle: dict[Address, deque[Link]] = {}
-        """Those of them that nobody uses."""
-        self._sent = self._received = 0  # over links that are closed
+        """The open links that are not in use."""
+        self._sent = self._received = 0  # over links that were closed
         self._lock = Lock()
 
     def primaries(self) -> list[Address]:
-        """All of them."""
+        """The addresses of all primaries."""
         if self._cluster is None:
             return [self.url.hosts[0]]
         return [(node.host, int(node.port)) for node in self._cluster.get_nodes_by_server_type("primary")]
 
     def uncovered(self) -> int:
-        """How many hash slots of a cluster no node has."""
+        """The number of a cluster's hash slots that no node has."""
         return 0 if self._cluster is None else REDIS_CLUSTER_HASH_SLOTS - len(self._cluster.slots_cache)
 
     def owner(self, key: bytes) -> Address:
@@ -70,24 +70,24 @@ class Nodes:
                 (node.host, int(node.port)) for node in self._cluster.slots_cache.get(hash_slot, ())[1:]
             ]
             if others := sorted(each for each in others if each not in self.avoided):
-                return others[self._turn % len(others)]  # always the same, as each has a history of its own
+                return others[self._turn % len(others)]  # always the same, as replicas differ in their lag
         node = self._cluster.get_node_from_slot(hash_slot)
         return node.host, int(node.port)
 
     @contextmanager
     def link(self, address: Address) -> Iterator[Link]:
-        """A link to a node, for the caller alone; one on which an error occurred is not used again."""
+        """A link to a node, for the caller alone; a link is closed after an error."""
         idle = self._idle.setdefault(address, deque())
         link = _pop(idle) or self._open(address)
         try:
             yield link
         except BaseException:
-            self._close(link)  # or the next request would read what nobody read here
+            self._close(link)  # or the next request would read the remaining answers
             raise
         idle.append(link)
 
     def refresh(self) -> None:
-        """Close the links that are not in use, and ask the cluster again where its hash slots are."""
+        """Close the links that are not in use, and read the hash slots of the cluster's nodes again."""
         self._close_idle()
         if self._cluster is not None:
             self._cluster.initialize()
@@ -99,7 +99,7 @@ class Nodes:
             return self._sent + sent, self._received + sum(link.replies.received for link in self._links)
 
     def refused(self) -> ServerError | None:
-        """The last error reply over one of the open links, if there was any."""
+        """The last error reply over one of the open links, if any."""
         with self._lock:
             errors = (link.replies.refused for link in self._links)
             return next((error for error in errors if error is not None), None)
@@ -143,11 +143,11 @@ def _pop(links: deque[Link]) -> Link | None:
 def connect(url: RedisUrl, timeout_s: float, *, replicas: bool = False) -> Nodes:
     """Connect to the Redis behind a URL; see `Nodes`.
 
-    Raises StoreError when it cannot be reached or refuses.
+    Raises StoreError if it is unreachable or refuses.
     """
     try:
         nodes = Nodes(url, timeout_s, replicas=replicas and url.cluster)
-        if not url.cluster:  # the nodes of a cluster have already answered where its hash slots are
+        if not url.cluster:  # nodes of a cluster have already answered
             with nodes.link(url.hosts[0]) as link:
                 checked(link.ask(("PING",)))
     except TROUBLE as error:
@@ -158,14 +158,14 @@ def connect(url: RedisUrl, timeout_s: float, *, replicas: bool = False) -> Nodes
     if missing := nodes.uncovered():
         nodes.close()
         raise StoreError(
-            f"{url}: {missing:,} of the cluster's hash slots are served by no node; assign them, such as with"
-            " `redis-cli --cluster fix`."
+            f"{url}: no node serves {missing:,} of the cluster's hash slots; assign them, such as with "
+            "`redis-cli --cluster fix`."
         )
     return nodes
 
 
 def is_login_refused(error: object) -> bool:
-    """Whether user or password were wrong, or missing."""
+    """Whether user or password were wrong or missing."""
     return isinstance(error, AuthenticationError) or (
         isinstance(error, ServerError) and error.code == "NOAUTH"
     )
@@ -173,7 +173,7 @@ def is_login_refused(error: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node of a cluster, as another one knows it."""
+    """A node of a cluster, as another node reports it."""
 
     name: str
     address: Address
@@ -188,18 +188,18 @@ class Member:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it is not, or not yet, a sound part of the cluster."""
+        """Whether it is not, or not yet, a healthy node of the cluster."""
         return bool(self.flags & {"fail", "fail?", "handshake", "noaddr"})
 
 
 def parse_members(nodes: str, asked: Address) -> list[Member]:
-    """What the node `asked` answers to CLUSTER NODES."""
+    """The nodes, from the answer of the node `asked` to CLUSTER NODES."""
     members = []
     for line in nodes.splitlines():
         # id address@bus flags primary ping-sent pong-received epoch link ranges ...
         name, address, flags, primary, _, _, _, link, *ranges = line.split()
         host, _, port = address.partition("@")[0].rpartition(":")
-        ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # those are moving
+        ends = [each.partition("-") for each in ranges if not each.startswith("[")]  # "[": a moving slot
         members.append(
             Member(
                 name=name,

@@ -1,4 +1,4 @@
-"""Which errors may pass, and how a request is retried until they do."""
+"""Retries of requests: which errors may pass, and the pauses between tries."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 """How long a request is retried while a server is away."""
 
-BROKEN = (RedisError, RedisClusterException, OSError)  # redis-py's second is none of its first
+BROKEN = (RedisError, RedisClusterException, OSError)  # the second is not derived from the first
 """Errors of connections, and those of redis-py."""
 
 TROUBLE = (ServerError, *BROKEN)
-"""These, and error replies."""
+"""The same and error replies."""
 
 _PAUSE_S = 0.1
 _LONGEST_S = 1.0
@@ -33,8 +33,10 @@ class Patience:
     """Random pauses between tries, so that clients that failed together do not retry together."""
 
     def __init__(self, seconds: float, pause_s: float, *, longest: int = 1) -> None:
-        """Retry for `seconds` after the first pause. A pause lasts a random time of at most `pause_s`; this
-        limit grows with every try, to `longest` times `pause_s`.
+        """Retry for `seconds` after the first pause.
+
+        A pause lasts a random time of at most `pause_s`; this limit grows with every try, up to `longest`
+        times `pause_s`.
         """
         self._seconds = seconds
         self._pause_s = pause_s
@@ -43,7 +45,7 @@ class Patience:
         self._deadline: float | None = None
 
     def pause(self, gave_up: Callable[[], StoreError]) -> None:
-        """Wait before the next try; when the time is over, raise what `gave_up` returns."""
+        """Wait before the next try; raises the result of `gave_up` when the time is over."""
         now = monotonic()
         if self._deadline is None:
             self._deadline = now + self._seconds
@@ -62,11 +64,11 @@ def patiently(
     *,
     longest_s: float = _LONGEST_S,
 ) -> T:
-    """What `attempt` returns. Retries while its error may pass, and calls `refresh` before every retry.
+    """Return the result of `attempt`; retries while its error may pass, with `refresh` before every retry.
 
-    Pauses grow to `longest_s`, or to a second, so that a server that returns does not meet all clients at
-    once. After `seconds`, raises what `gave_up` makes of the last error; for an error that will not pass,
-    StoreError at once.
+    Pauses grow to `longest_s`, or to a second, so that a returning server is not flooded by all clients.
+    After `seconds`, raises the result of `gave_up` for the last error; raises StoreError immediately for an
+    error that will not pass.
     """
     patience = Patience(seconds, _PAUSE_S, longest=max(round(min(longest_s, _LONGEST_S) / _PAUSE_S), 1))
     while True:
@@ -76,7 +78,7 @@ def patiently(
             require_passing(error, url)
             problem = error
         patience.pause(partial(gave_up, problem))
-        with suppress(*BROKEN):  # still away, as the next attempt will show
+        with suppress(*BROKEN):  # the next attempt will fail, too
             refresh()
 
 
@@ -90,7 +92,7 @@ def require_passing(error: Exception, url: object = None) -> None:
     if error.code == "OOM":
         raise StoreError(
             f"{where}Redis has reached its memory limit ({error}), and nothing was written. Raise maxmemory, "
-            "add nodes, or keep less: a model of fewer bits, windows that expire sooner."
+            "add nodes, or store less: a model of fewer bits, windows that expire sooner."
         ) from error
     raise StoreError(f"{where}Redis refused ({error}){rights_hint(error)}.") from error
 

@@ -1,4 +1,4 @@
-"""`ReplyReader`: replies read from the socket; the parser of redis-py is far slower than Redis itself."""
+"""`ReplyReader`: reads replies from the socket, as redis-py's parser is far slower than Redis itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from redis.exceptions import TimeoutError as NoAnswer
 from ctr.ps.partitions import Int64
 from ctr.ps.wire.resp_kernels import parse_integers
 
-_CHUNK = 1 << 18  # 256 KiB asked of the socket at a time
+_CHUNK = 1 << 18  # 256 KiB, read from the socket at a time
 
 
 _ABORTED = "EXECABORT Transaction discarded because of: "
 
-# Passing states of a server or a cluster: try again, after looking where the keys are now.
+# Passing states of a server or a cluster: try again, after finding out which nodes hold the keys now.
 _PASSING = {
     *("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"),
     *("READONLY", "NOREPLICAS", "BUSY"),
@@ -31,7 +31,7 @@ class ServerError(Exception):
 
     @property
     def code(self) -> str:
-        """Its first word; for an aborted transaction, the first word of the reason."""
+        """The first word; for an aborted transaction, the first word of the reason."""
         return str(self).removeprefix(_ABORTED).split(" ", 1)[0]
 
     @property
@@ -41,10 +41,9 @@ class ServerError(Exception):
 
 
 class ReplyReader:
-    """The replies that come over one connection, one after the other.
+    """Reads the replies over one connection, one after the other.
 
-    The connection must have nothing unread in redis-py's own buffer, so read every reply of a connection with
-    this class.
+    Read all replies of a connection with this class: it does not see bytes in redis-py's own buffer.
     """
 
     def __init__(self, connection: ConnectionInterface) -> None:
@@ -64,7 +63,7 @@ class ReplyReader:
         while count < out.size:
             at, count = parse_integers(self._buffer, self._at, self._end, out, count)
             if at < 0:
-                raise BrokenConnection("the server answered something else than integers")
+                raise BrokenConnection("the server answered something other than integers")
             self._at = at
             if count < out.size:
                 if self._at < self._end and self._buffer[self._at] == ord("-"):
@@ -72,7 +71,7 @@ class ReplyReader:
                 self._fill()
 
     def skip_integers(self, count: int) -> None:
-        """Pass over this many integer replies."""
+        """Skip this many integer replies."""
         self.integers(np.empty(count, np.int64))
 
     def bulk(self) -> NDArray[np.uint8] | None:
@@ -89,29 +88,29 @@ class ReplyReader:
         return self._buffer[start : start + size]
 
     def bulk_into(self, out: NDArray[np.uint8]) -> int:
-        """Read a bulk string to the beginning of `out`, which has room for it; its bytes, 0 for nil.
+        """Read a bulk string to the beginning of `out`, which is long enough; returns its size, 0 for nil.
 
-        A long one takes half the time that it takes to read and copy it.
+        For a long one, this takes half the time of reading and copying it.
         """
         size = self._header(b"$")
         if size > out.size:
-            raise BrokenConnection(f"the server answered {size} bytes where there are {out.size} at most")
+            raise BrokenConnection(f"the server answered {size} bytes instead of at most {out.size}")
         if size < 0:
             return 0
-        done = min(self._end - self._at, size)
-        out[:done] = self._buffer[self._at : self._at + done]
-        self._at += done
-        while done < size:
-            received = _receive(self._connection, out[done:size].data)
+        filled = min(self._end - self._at, size)
+        out[:filled] = self._buffer[self._at : self._at + filled]
+        self._at += filled
+        while filled < size:
+            received = _receive(self._connection, out[filled:size].data)
             self.received += received
-            done += received
+            filled += received
         while self._end - self._at < 2:
             self._fill()
         self._at += 2
         return size
 
     def text(self) -> bytes:
-        """Read a bulk string that is there, as a copy."""
+        """Read a bulk string as a copy; empty for nil."""
         text = self.bulk()
         return b"" if text is None else text.tobytes()
 
@@ -124,14 +123,14 @@ class ReplyReader:
         return self._header(b":")
 
     def status(self) -> bytes:
-        """Read a reply of one line such as `OK`; raises ServerError for an error reply."""
+        """Read a reply of one line, such as `OK`; raises ServerError for an error reply."""
         line = self._line()
         if line[:1] == b"-":
             raise self._refusal(line)
         return line[1:]
 
     def reply(self) -> Any:
-        """Read any reply: bytes, int, None or a list of such; in a list, errors are ServerErrors.
+        """Read any reply: bytes, int, None or a list of these; in a list, errors are ServerErrors.
 
         Raises ServerError for an error reply.
         """
@@ -148,16 +147,16 @@ class ReplyReader:
         return int(line[1:]) if kind == b":" else line[1:]
 
     def answer(self) -> Any:
-        """Read any reply, an error as a ServerError."""
+        """Read any reply; an error is returned as a ServerError."""
         try:
             return self.reply()
         except ServerError as error:
             return error
 
     def all_of(self, *reads: Callable[[], Any]) -> list[Any]:
-        """What each of these reads; all of them, and then raises the first ServerError among them.
+        """The results of all `reads`; raises the first ServerError after the last one.
 
-        Each is of one reply, or nothing: so what follows an error is read from its beginning.
+        Each of them reads one reply, or nothing; so those after an error begin at the right reply.
         """
         answers: list[Any] = []
         problem: ServerError | None = None
@@ -176,11 +175,11 @@ class ReplyReader:
             return int(line[1:])
         if line[:1] == b"-":
             raise self._refusal(line)
-        raise BrokenConnection(f"the server answered {line[:40]!r} where {kind!r} belongs")
+        raise BrokenConnection(f"the server answered {line[:40]!r} instead of {kind!r}")
 
     def _refusal(self, line: bytes) -> ServerError:
         error = ServerError(line[1:].decode(errors="replace"))
-        if error.code != "EXECABORT":  # which comes after what it is because of
+        if error.code != "EXECABORT":  # follows the error that caused it
             self.refused = error
         return error
 
@@ -195,13 +194,13 @@ class ReplyReader:
             self._fill()
             searched += self._at
 
-    def _fill(self, wanted: int = 0) -> None:
-        """Read what the socket has, at least one byte; make room for `wanted` unread bytes."""
+    def _fill(self, least_capacity: int = 0) -> None:
+        """Read at least one byte from the socket, into a buffer for at least `least_capacity` bytes."""
         if self._at:
-            rest = self._end - self._at
-            self._buffer[:rest] = self._buffer[self._at : self._end].copy()
-            self._at, self._end = 0, rest
-        capacity = max(wanted, self._end + _CHUNK)
+            unread = self._end - self._at
+            self._buffer[:unread] = self._buffer[self._at : self._end].copy()
+            self._at, self._end = 0, unread
+        capacity = max(least_capacity, self._end + _CHUNK)
         if self._buffer.size < capacity:
             grown = bytearray(max(capacity, 2 * self._buffer.size))
             grown[: self._end] = self._bytes[: self._end]
@@ -212,18 +211,18 @@ class ReplyReader:
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """The answer to HGETALL, or to ZRANGE … WITHSCORES, in its order."""
+    """The answer to HGETALL, or to ZRANGE … WITHSCORES, as a dictionary in the same order."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def parse_info(text: bytes) -> dict[str, Any]:
-    """The answer to INFO or CLUSTER INFO, lines of `name:value` and headings; whole numbers as int."""
+    """Parse the answer to INFO or CLUSTER INFO, lines of `name:value`; whole numbers become int."""
     lines = (line.partition(":") for line in text.decode().splitlines())
     return {name: int(value) if value.isdigit() else value for name, colon, value in lines if colon}
 
 
 def _receive(connection: ConnectionInterface, into: memoryview) -> int:
-    # redis-py has no public way to read raw bytes; its own parsers take the socket in the same way.
+    # redis-py has no public way to read raw bytes; its own parsers access the socket in the same way.
     socket: Any = vars(connection)["_sock"]
     if socket is None:
         raise BrokenConnection("the connection was closed")

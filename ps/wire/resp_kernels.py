@@ -1,11 +1,11 @@
-"""Numba loops that write the operations of bit fields in the Redis protocol (RESP2), and read the replies.
+"""Numba loops that write bit field operations in the Redis protocol (RESP2), and read the replies.
 
-Packing them in Python costs more than Redis itself does. A partition's weights are strings of 64-bit
-big-endian integers, `#i` is the offset of the i-th, and one command carries a string's whole request:
+Encoding them in Python would take longer than Redis itself. A partition's weights are strings of 64-bit
+big-endian integers, `#i` is the offset of the i-th, and one command holds all operations on a string:
 `BITFIELD_RO key GET i64 #0 GET i64 #5 ...` and `BITFIELD key INCRBY i64 #0 17 ...`. Their replies are arrays
-of integers (https://redis.io/docs/latest/develop/reference/protocol-spec/). Whole strings come by GETRANGE.
+of integers (https://redis.io/docs/latest/develop/reference/protocol-spec/). GETRANGE reads whole ranges.
 
-Positions are unsigned, because Numba tests a signed index for being negative.
+Positions are unsigned, because Numba checks whether a signed index is negative.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POWERS = np.array([10**k for k in range(20)], np.uint64)
 _CR, _LF, _MINUS = 13, 10, 45
 _HASH, _DOLLAR, _ZERO, _COLON = 35, 36, 48, 58
 
-# Instead of the position after a number, which is never so low.
+# Returned instead of the position after a number, which is never so low.
 _CUT_OFF = np.uint64(0)
 _WRONG = np.uint64(1)
 
@@ -44,10 +44,10 @@ LONGEST_INCRBY = _INCRBY.size + 18 + 27
 
 @njit(nogil=True, cache=True)
 def _digits(number: np.uint64) -> int:
-    """Decimal digits of a number."""
-    number |= np.uint64(1)  # which changes the digits of no number, and gives 0 its one
-    # Its length in bits times log10(2) is the answer or one less. It is the exponent of the nearest double:
-    # one too many bits just below a power of two, which does not matter, as no power of ten is that close.
+    """The number of decimal digits."""
+    number |= np.uint64(1)  # keeps the number of digits, and makes it 1 for 0
+    # Its length in bits times log10(2) is the answer, or one less. The length is the exponent of the nearest
+    # double: one too many just below a power of two, which is harmless, as no power of ten is that close.
     bits = (np.float64(number).view(np.int64) >> 52) - 1022
     fewest = np.uint64((bits * 1233) >> 12)
     return int(np.int64(fewest)) + int(number >= _POWERS[fewest])
@@ -69,7 +69,7 @@ def _put_line_end(buffer: Bytes, at: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True, inline="always")
 def _put_word(buffer: Bytes, at: np.uint64, mark: int, number: np.uint64) -> np.uint64:
-    """Writes the word of a number with a `mark` before it, 0 for none; returns the position after it."""
+    """Writes a number as a word, with a `mark` before it, 0 for none; returns the position after it."""
     digits = np.uint64(_digits(number))
     length = digits + np.uint64(mark != 0)
     buffer[at] = _DOLLAR
@@ -79,7 +79,7 @@ def _put_word(buffer: Bytes, at: np.uint64, mark: int, number: np.uint64) -> np.
         at += np.uint64(1)
     buffer[at] = np.uint8(_ZERO) + np.uint8(length % np.uint64(10))
     at = _put_line_end(buffer, at + np.uint64(1))
-    buffer[at] = mark  # where there is none, the first digit covers it
+    buffer[at] = mark  # without a mark, the first digit overwrites it
     end = at + length
     place = end
     for _ in range(digits):
@@ -107,7 +107,7 @@ def encode_push(buffer: Bytes, at: int, offsets: Offsets, increments: Int64) -> 
         place = _put_text(buffer, place, _INCRBY)
         place = _put_word(buffer, place, _HASH, np.uint64(offsets[i]))
         negative = increments[i] < 0
-        # Unsigned, because the magnitude of -2**63 leaves the range of signed numbers.
+        # Unsigned, because the magnitude of -2**63 is outside the range of signed numbers.
         sign = np.uint64(increments[i] >> 63)
         place = _put_word(buffer, place, _MINUS if negative else 0, (np.uint64(increments[i]) ^ sign) - sign)
     return int(np.int64(place))
@@ -117,9 +117,9 @@ def encode_push(buffer: Bytes, at: int, offsets: Offsets, increments: Int64) -> 
 def parse_integers(buffer: Bytes, start: int, end: int, out: Int64, count: int) -> tuple[int, int]:
     """Reads the integer replies in `buffer[start:end]` to `out[count:]`, as many as are complete and fit.
 
-    Returns the position after the last, and the new count. Call again from that position when more bytes
-    have come. Stops before a reply of another kind; at a `:` that no integer follows, the position that is
-    returned is `~position`, which is negative.
+    Returns the position after the last, and the new count. Call it again from that position when more bytes
+    have arrived. Stops before a reply of another kind. At a `:` without an integer, returns `~position`,
+    which is negative.
     """
     at = np.uint64(start)
     filled = np.uint64(count)
@@ -135,10 +135,9 @@ def parse_integers(buffer: Bytes, start: int, end: int, out: Int64, count: int) 
 
 @njit(nogil=True, cache=True, inline="always")
 def _integer(buffer: Bytes, at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
-    """Reads `-123` CR LF: the number, and the position after it or _CUT_OFF or _WRONG.
+    """Reads `-123` CR LF; returns the number, and the position after it or _CUT_OFF or _WRONG.
 
-    Byte by byte: with eight at a time it took as long (12 ns for 16 digits), because the lengths come at
-    random.
+    Reads byte by byte: eight at a time took as long (12 ns for 16 digits), because lengths are random.
     """
     negative = np.uint64(at < end and buffer[at] == _MINUS)
     at += negative
@@ -151,7 +150,7 @@ def _integer(buffer: Bytes, at: np.uint64, end: np.uint64) -> tuple[np.int64, np
         number = number * np.uint64(10) + digit
         at += np.uint64(1)
     digits = at - first
-    # 19 digits fit in 64 bits, and not all of them in 63 and a sign.
+    # All numbers of 19 digits fit in 64 bits, but some do not fit in 63 bits and a sign.
     if digits > np.uint64(19) or number > np.uint64((1 << 63) - 1) + negative:
         return np.int64(0), _WRONG
     if at < end and (digits == np.uint64(0) or buffer[at] != _CR):
@@ -165,10 +164,9 @@ def _integer(buffer: Bytes, at: np.uint64, end: np.uint64) -> tuple[np.int64, np
 
 @njit(nogil=True, cache=True)
 def decode_range(raw: Bytes, offsets: NDArray[np.uint32], first_offset: int, out: Int64) -> None:
-    """Reads the integers at `offsets` out of a GETRANGE reply that begins with the one at `first_offset`.
+    """Reads the integers at `offsets` from a GETRANGE reply that begins with the one at `first_offset`.
 
-    No offset is below `first_offset`. The string ends after the last integer that was ever added to: what
-    lies beyond its end is 0, as Redis has it.
+    No offset is below `first_offset`. Integers beyond the end of the reply are 0, as in Redis.
     """
     size = np.uint64(raw.size)
     for i in range(offsets.size):

@@ -1,4 +1,4 @@
-"""`RedisUrl`: where a store is, how to log in, and which model is meant."""
+"""`RedisUrl`: the address of a store, how to log in, and the name of the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
     from redis.driver_info import DriverInfo
 except ImportError:  # redis-py before 7.1, which knows its version
     _DRIVER: dict[str, Any] = {}
-else:  # each client would look its own version up among the installed packages: three quarters of its start
+else:  # or each client would search its version among the installed packages: 3/4 of its start-up time
     _DRIVER = {"driver_info": DriverInfo()}
 
 SINGLE_SCHEMES = ("redis", "rediss")
@@ -27,7 +27,7 @@ CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 Address = tuple[str, int]
 
 _SSL_OPTIONS = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
-"""Of redis-py, by the URL's parameter."""
+"""Options of redis-py, by the URL's parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class RedisUrl:
     model: str | None = None
     """From `?model=NAME`."""
     stream: str | None = None
-    """From `?stream=NAME`, of a URL that names a stream and no store."""
+    """From `?stream=NAME`, in the URL of a stream, which is not a store."""
     files: tuple[tuple[str, str], ...] = ()
-    """Of a `rediss` server, each with its parameter: `ca`, its certificate authority; `cert`, what shows it
-    who asks; `key`, the private key of that, unless it is in the same file.
+    """Parameters and names of files for a `rediss` server: `ca`, its certificate authority; `cert`, the
+    client certificate; `key`, the private key of that, unless it is in the same file.
     """
 
     @property
@@ -65,20 +65,20 @@ class RedisUrl:
 
     @property
     def credentials(self) -> dict[str, str]:
-        """Environment variables from which `parse_redis_url` takes user and password."""
+        """Environment variables from which `parse_redis_url` reads user and password."""
         variables = {"CTR_REDIS_USER": self.username, "CTR_REDIS_PASSWORD": self.password}
         return {name: value for name, value in variables.items() if value is not None}
 
     def client_options(self, timeout_s: float) -> dict[str, Any]:
-        """What every redis-py client of this store is given. Raises StoreError for a missing file."""
+        """The options of every redis-py client of this store. Raises StoreError for a missing file."""
         options: dict[str, Any] = {
             "username": self.username,
             "password": self.password,
             "protocol": 2,
-            # redis-py would repeat any command by itself, also one that was applied already
+            # Otherwise redis-py repeats any command, even if it was applied already.
             "retry": Retry(NoBackoff(), 0),
             "socket_timeout": timeout_s,
-            "max_connections": 1 << 30,  # broken ones count too, and are replaced without end
+            "max_connections": 1 << 30,  # includes broken ones, which are replaced again and again
             "socket_connect_timeout": min(timeout_s, 5.0),
             **_DRIVER,
         }
@@ -90,7 +90,7 @@ class RedisUrl:
         return options
 
     def client(self, address: Address, timeout_s: float, **options: Any) -> Redis:
-        """A new redis-py client of one node, for the caller to close. Raises as `client_options`."""
+        """A new redis-py client of one node, for the caller to close. Raises as `client_options` does."""
         host, port = address
         return Redis(host=host, port=port, db=self.db, **self.client_options(timeout_s), **options)
 
@@ -107,10 +107,11 @@ class RedisUrl:
 def parse_redis_url(url: str) -> RedisUrl:
     """Parse `redis://[user[:password]@]host:port[,host:port…]/db?model=NAME`.
 
-    For `rediss` there are also the parameters `ca`, `cert` and `key`, with the names of files.
+    For `rediss`, there are also the parameters `ca`, `cert` and `key`, with names of files.
 
     User and password may also come from the environment: `CTR_REDIS_USER`, `CTR_REDIS_PASSWORD`. Raises
-    StoreError without what may be a password: of a URL that cannot be read, it shows the scheme alone.
+    StoreError for a URL that cannot be read; its message shows only the scheme, as the rest may contain a
+    password.
     """
     scheme = url.partition("://")[0]
     if scheme not in SINGLE_SCHEMES + CLUSTER_SCHEMES:
@@ -158,7 +159,7 @@ def parse_redis_url(url: str) -> RedisUrl:
     )
 
 
-# No @ but the one before the hosts: another one means that a password has a /, ? or # in it.
+# A second @ besides the one before the hosts means that a password contains /, ? or #.
 _URL = re.compile(
     r"[a-z+]+://((?P<user>[^/?#@:]*)(:(?P<password>[^/?#@]*))?@)?(?P<hosts>[^/?#@]+)"
     r"(/(?P<db>[0-9]{0,9}))?(\?(?P<query>([^#@=&]+=[^#@&]*(&|$))*))?"
@@ -167,12 +168,12 @@ _HOST = re.compile(r"(?P<name>[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\])(:(?P<port>[
 
 
 def _check_name(kind: str, name: str) -> None:
-    """Raise StoreError for names of a `kind` that would lead astray as a part of keys."""
+    """Raise StoreError for names of a `kind` that must not be part of keys."""
     size = len(name.encode(errors="surrogateescape"))
     if "{" in name or "}" in name:
         raise StoreError(
-            f"the {kind} name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would keep "
-            f"all of the {kind} on one node; use another name (?{kind}=NAME)."
+            f"the {kind} name {name[:_LONGEST_NAME]!r} has a brace, with which a Redis Cluster would store "
+            f"the whole {kind} on one node; use another name (?{kind}=NAME)."
         )
     if not 0 < size <= _LONGEST_NAME or not name.isprintable():
         raise StoreError(
@@ -185,6 +186,6 @@ _LONGEST_NAME = 128  # bytes; the name is a part of every key
 
 
 def host_port(address: Address) -> str:
-    """An address as people write it."""
+    """An address as `host:port`."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
