@@ -1,4 +1,4 @@
-"""Filters: they spare a worker pulls and pushes; and counts of what they saved."""
+"""Filters, which spare a worker pulls and pushes, and counts of what they saved."""
 
 from __future__ import annotations
 

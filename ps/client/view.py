@@ -144,16 +144,16 @@ class WorkerView:
         self,
         slots: Slots,
         receipt: Receipt,
-        some: Bools | None,
+        selected: Bools | None,
         applied: Mapping[int, Int64],
         folds: Int64,
     ) -> None:
-        if some is None:
+        if selected is None:
             receipt.logged[:] = self._kept.overlay(slots, receipt.packed, applied, folds)
             return
-        packed = receipt.packed[some]
-        receipt.logged[some] = self._kept.overlay(slots[some], packed, applied, folds)
-        receipt.packed[some] = packed
+        packed = receipt.packed[selected]
+        receipt.logged[selected] = self._kept.overlay(slots[selected], packed, applied, folds)
+        receipt.packed[selected] = packed
 
     def pack(self, pulled: Pulled, delta: Float32, token: Token, applied: Int64) -> PackedPush:
         """Make the push of a chunk: increments for the state, and entries for logs; see `Session.push`.

@@ -28,7 +28,7 @@ class DenseState:
     def push(
         self, slots: Slots, delta: Float32, cuts: Int64, first: int, last: int, applied: Int64, number: int
     ) -> None:
-        """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
+        """Adds `delta` to partitions with slots and `applied[p] < number`, and sets that to `number`."""
         push_dense(self._state, slots, delta, cuts, first, last, applied, number)
 
     def not_zero(self, partition: int) -> tuple[Slots, Float32]:
@@ -66,7 +66,7 @@ class TableState:
     def push(
         self, slots: Slots, delta: Float32, cuts: Int64, first: int, last: int, applied: Int64, number: int
     ) -> None:
-        """Adds `delta` where `applied[p] < number`, and sets that to `number` where there were slots."""
+        """Adds `delta` to partitions with slots and `applied[p] < number`, and sets that to `number`."""
         self._grow(cuts, first, last)
         push_tables(
             self._addresses, self._capacities, self._used, self._words,

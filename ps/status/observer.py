@@ -146,10 +146,10 @@ class StoreObserver:
 
     def _look_at_partitions(self, node: NodeLook, model: ModelStatus) -> None:
         for first in range(0, len(node.partitions), _PARTITIONS_AT_A_TIME):
-            some = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
-            reads = [self._partition_reads(p, Layout.of(model.bits, model.partitions)) for p in some]
+            batch = node.partitions[first : first + _PARTITIONS_AT_A_TIME]
+            reads = [self._partition_reads(p, Layout.of(model.bits, model.partitions)) for p in batch]
             answers = iter(self._ask(node.address, *chain.from_iterable(reads)))
-            for p, partition_reads in zip(some, reads, strict=True):
+            for p, partition_reads in zip(batch, reads, strict=True):
                 node.looked_at += 1
                 try:
                     incarnation, had_state, *sizes = checked(list(islice(answers, len(partition_reads))))
