@@ -1,4 +1,4 @@
-"""The views of a job board, and the commands and answers of which they are made."""
+"""`BoardView` and other views of a job board, and the commands that read them."""
 
 from __future__ import annotations
 

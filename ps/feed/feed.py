@@ -41,7 +41,7 @@ class PartitionChange:
     pushed_ms: int = 0
     """When the first of these pushes arrived, in milliseconds since 1970 by the server's clock."""
     whole: Int64 | None = None
-    """int64[slots of a partition]: packed accumulators that replace all earlier ones; None if none do."""
+    """int64[slots of a partition]: packed accumulators, which replace all earlier ones."""
 
 
 @dataclass(slots=True)

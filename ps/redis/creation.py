@@ -169,8 +169,8 @@ def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> li
     for batch in _batches(range(layout.partitions.count)):
         reads: list[Command] = []
         for p in batch:
-            names_of_keys = partition_keys(keys, p, layout.per_partition)
-            reads += [("HGET", names_of_keys[0], INCARNATION), ("EXISTS", *names_of_keys)]
+            own_keys = partition_keys(keys, p, layout.per_partition)
+            reads += [("HGET", own_keys[0], INCARNATION), ("EXISTS", *own_keys)]
         answers = connection.ask_each(reads)
         for p, incarnation, count in zip(batch, answers[::2], answers[1::2], strict=True):
             if isinstance(incarnation, ServerError) or (incarnation is None and count):
