@@ -79,7 +79,9 @@ def require_store_url(url: str) -> None:
 
         parse_redis_url(url)
     else:
-        problem = f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "not a store's URL"
+        problem = (
+            f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "this URL names no store"
+        )
         raise StoreError(
             f"{problem}: use memory://, embedded://?shards=1, redis://, rediss:// or redis+cluster://"
         )

@@ -228,7 +228,4 @@ def test_a_cluster_with_a_slot_that_nobody_serves(cluster: dict[str, int], data:
     )
     assert job.returncode == 1
     assert job.stderr.count("\n") == 1, job.stderr
-    assert (
-        "1 of the cluster's hash slots are served by no node; assign them, such as with `redis-cli"
-        in job.stderr
-    )
+    assert "no node serves 1 of the cluster's hash slots; assign them, such as with `redis-cli" in job.stderr
