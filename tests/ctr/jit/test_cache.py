@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("numba-cache")  # they share `forks`
 
 ROOT = Path(__file__).parents[3]
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
-"""What Numba compiles for is fixed once it has compiled, which `forks` does before it loads anything of ours."""
+"""What Numba compiles for is fixed once it has compiled; `forks` does so before it loads anything of ours."""
 INLINED = "ctr/synth/kernels.py"
 CALLER = """
 from ctr.jit import njit
