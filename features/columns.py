@@ -97,12 +97,13 @@ class Column:
     def text(self) -> TextColumn:
         """For kernels."""
         starts, ends = np.ascontiguousarray(self._starts), np.ascontiguousarray(self._ends)
-        return TextColumn(self._buffer, starts, ends, self.status)
+        return self._buffer, starts, ends, self.status
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
         """int32[rows]: of the texts; 0 where there is no value."""
-        lengths = self.text.ends - self.text.starts
+        _, starts, ends, _ = self.text
+        lengths = ends - starts
         if self.status.any():
             lengths[self.status != 0] = 0
         return lengths
@@ -127,7 +128,8 @@ class Column:
 
     @property
     def _cells(self) -> Cells:
-        return Cells(self._buffer, self.text.starts.reshape(-1, 1), self.text.ends.reshape(-1, 1))
+        buffer, starts, ends, _ = self.text
+        return Cells(buffer, starts.reshape(-1, 1), ends.reshape(-1, 1))
 
     def times(self, time_format: str | None) -> Times:
         """The values as times of this format; see `times_of`."""

@@ -194,9 +194,10 @@ def _cells_with_each(characters: str, column: Column) -> list[int]:
     there = column.lengths > 0
     if not there.any():
         return [0] * len(characters)
-    starts, ends = column.text.starts[there], column.text.ends[there]
+    buffer, starts, ends, _ = column.text
+    starts, ends = starts[there], ends[there]
     begin = int(starts.min())
-    part = column.text.buffer[begin : int(ends.max())]
+    part = buffer[begin : int(ends.max())]
     before = np.zeros(part.size + 1, np.int32)
     counts = []
     for character in characters:

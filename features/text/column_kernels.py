@@ -22,16 +22,9 @@ _U0, _U8, _U9 = (np.uint64(k) for k in (0, 8, 9))
 _MINUS = np.uint8(ord("-"))
 
 
-class TextColumn(NamedTuple):
-    """The text of a column: in row `i`, `buffer[starts[i]:ends[i]]`."""
-
-    buffer: NDArray[np.uint8]
-    starts: NDArray[np.int32]
-    """int32[rows]."""
-    ends: NDArray[np.int32]
-    """int32[rows]."""
-    status: NDArray[np.uint8]
-    """uint8[rows]: rows where it is not 0 have no value; their places may be anything."""
+TextColumn = tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]
+"""The text of a column: `buffer`, `starts`, `ends` and `status`. Row `i` has `buffer[starts[i]:ends[i]]`, or
+no value if its status is not 0. No NamedTuple: Numba would take a microsecond per call to find its type."""
 
 
 class TileCells(NamedTuple):

@@ -37,7 +37,7 @@ def times_of(column: TextColumn, time_format: str | None) -> Times:
 
     `time_format`: None for ISO 8601, `unix` or `unix_ms`, or directives (see `parts_of`, which must take it).
     """
-    rows = column.starts.size
+    rows = column[1].size
     times = Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
     kernels.parse_times(column, *_program(time_format), *times)
     return times

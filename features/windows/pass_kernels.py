@@ -35,7 +35,6 @@ from ctr.features.windows.ring_kernels import (
 from ctr.features.windows.row_kernels import (
     NO_KEY,
     UNKNOWN,
-    WindowRows,
     is_other_part,
     keep_share,
     write_features,
@@ -50,7 +49,9 @@ _AHEAD = 64
 def look(
     layout: Layout,
     records: Records,
-    rows: WindowRows,
+    keys: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    timed: NDArray[np.bool_],
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
@@ -59,7 +60,6 @@ def look(
     `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
     the time alone. A key that has expired for the latest row is not known.
     """
-    keys, times, timed, _, _ = rows
     numbers, spans, wide = layout.numbers, layout.spans, records.wide
     clock, sums, share = records.now.clock, records.sums, records.share
     oldest = records.sizes[3] - numbers.expires - numbers.slack
@@ -90,7 +90,10 @@ def look(
 def pass_by(
     layout: Layout,
     records: Records,
-    rows: WindowRows,
+    keys: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    timed: NDArray[np.bool_],
+    clicks: NDArray[np.int8],
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
     late: NDArray[np.bool_],
@@ -101,7 +104,6 @@ def pass_by(
     it is with one whose click is UNKNOWN. There must be room for `n` more keys in the table, in `narrow`
     and in `wide`. What it returns says nothing: see `fetch`.
     """
-    keys, times, timed, _, clicks = rows
     numbers, spans, sizes, table = layout.numbers, layout.spans, records.sizes, records.table
     narrow, wide, clock = records.narrow, records.wide, records.now.clock
     sums, overall, share = records.sums, records.overall, records.share
@@ -145,13 +147,14 @@ def pass_by(
 def add_clicks(
     layout: Layout,
     records: Records,
-    rows: WindowRows,
+    keys: NDArray[np.uint64],
+    times: NDArray[np.int64],
+    timed: NDArray[np.bool_],
 ) -> int:
     """Adds a click to rows that were taken in without; how many have a known key.
 
     A key that has expired for the latest row is not known. There must be room for `n` more keys in `wide`.
     """
-    keys, times, timed, _, _ = rows
     numbers, table, clock = layout.numbers, records.table, records.now.clock
     narrow, wide = records.narrow, records.wide
     records.overall[:] = NOWHERE

@@ -59,6 +59,8 @@ class WindowTable:
         self.layout = layout
         numbers, spans = layout.numbers, len(layout.spans)
         counters = int(numbers.plane) * (2 if numbers.with_clicks else 1)
+        last = layout.spans[:, [COUNT, CLICKS, RATE]].max(initial=numbers.since_last)
+        self._features = int(last) + 1
         self._least = least
         self._head = int(numbers.head)
         self._sizes = np.array([0, 0, LOOKED + 1, _BEGINNING], np.int64)
@@ -73,20 +75,20 @@ class WindowTable:
 
     def features(self, rows: WindowRows, *, take_in: bool) -> Features:
         """The features of rows. With `take_in`, each is added once these are known, before the next row."""
-        numbers, size = self.layout.numbers, rows.keys.size
-        last = int(self.layout.spans[:, [COUNT, CLICKS, RATE]].max(initial=numbers.since_last))
-        buckets, present = np.zeros((last + 1, size), np.uint64), np.zeros((last + 1, size), np.bool_)
+        size, seen = rows.keys.size, (rows.keys, rows.times, rows.timed)
+        buckets = np.zeros((self._features, size), np.uint64)
+        present = np.zeros((self._features, size), np.bool_)
         if take_in:
             late = np.zeros(size, np.bool_)
-            pass_by(self.layout, self._ready(size), rows, buckets, present, late)
+            pass_by(self.layout, self._ready(size), *seen, rows.clicks, buckets, present, late)
         else:
-            look(self.layout, self._records, rows, buckets, present)
-            late = rows.timed & (rows.times < self.end - numbers.slack)
+            look(self.layout, self._records, *seen, buckets, present)
+            late = rows.timed & (rows.times < self.end - self.layout.numbers.slack)
         return buckets, present, late
 
     def add_clicks(self, rows: WindowRows) -> int:
         """Add a click to rows that were added without; how many of them have a known key."""
-        return int(add_clicks(self.layout, self._ready(rows.keys.size), rows))
+        return int(add_clicks(self.layout, self._ready(rows.keys.size), rows.keys, rows.times, rows.timed))
 
     @property
     def _records(self) -> Records:

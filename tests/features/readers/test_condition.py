@@ -19,7 +19,6 @@ from ctr.features.raw import RawSource, fit
 from ctr.features.readers import RowChoice
 from ctr.features.readers.condition_kernels import compare_texts
 from ctr.features.spec import parse_spec
-from ctr.features.text import TextColumn
 from ctr.features.windows import Windows
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
 
@@ -193,5 +192,5 @@ def test_texts_are_compared_byte_by_byte(cells: list[bytes], value: bytes) -> No
     starts = (ends - [len(cell) for cell in cells]).astype(np.int32)
     order = np.zeros(len(cells), np.int8)
     status = np.zeros(len(cells), np.uint8)
-    compare_texts(TextColumn(buffer, starts, ends, status), np.frombuffer(value, np.uint8), order)
+    compare_texts((buffer, starts, ends, status), np.frombuffer(value, np.uint8), order)
     assert order.tolist() == [(cell > value) - (cell < value) for cell in cells]

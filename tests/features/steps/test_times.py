@@ -19,7 +19,7 @@ from ctr.features import SKIP, RawSource, Transform, parse_spec
 from ctr.features.columns import Column
 from ctr.features.spec import FeatureSpec, TimeField
 from ctr.features.steps.times import buckets_of_times, zone_of
-from ctr.features.text import TextColumn, Times, hash_bytes, times_of
+from ctr.features.text import Times, hash_bytes, times_of
 from tests.reference import times as reference
 
 ZONES = ["Europe/Berlin", "America/New_York", "Asia/Shanghai", "Australia/Lord_Howe", "Africa/Casablanca"]
@@ -43,7 +43,7 @@ def parsed(texts: Sequence[str], time_format: str | None) -> Times:
     ends = np.cumsum([len(text) for text in encoded]).astype(np.int32)
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int32)
     buffer = np.frombuffer(b"".join(encoded) or b" ", np.uint8)
-    return times_of(TextColumn(buffer, starts, ends, np.zeros(len(texts), np.uint8)), time_format)
+    return times_of((buffer, starts, ends, np.zeros(len(texts), np.uint8)), time_format)
 
 
 def assert_as_reference(texts: Sequence[str], time_format: str | None) -> None:
