@@ -107,21 +107,21 @@ def _number_sparse(slots: Slots, indices: NDArray[np.uint32]) -> Any:
 def _number_piece(slots: Slots, numbers: NDArray[np.uint32]) -> tuple[Any, NDArray[np.uint32]]:
     """Number slots in the order they turn up; return them sorted, and the rank of each number."""
     entries = max(_LEAST_TABLE, 1 << (slots.size // 4 - 1).bit_length())
-    position = known = 0
+    position = count = 0
     unique = np.empty(0, slots.dtype)
     while True:
         table = _scratch("table", np.uint32, entries)
         table.fill(0)
-        kernels.fill_table(unique[:known], table)
-        seen = unique[:known]
+        kernels.fill_table(unique[:count], table)
+        seen = unique[:count]
         unique = _scratch("unique", slots.dtype, entries // 2)
-        unique[:known] = seen
-        position, known = kernels.number_slots(slots, position, table, unique, known, numbers)
+        unique[:count] = seen
+        position, count = kernels.number_slots(slots, position, table, unique, count, numbers)
         if position == slots.size:
             break
         entries *= 4
-    ordered, order = _sort_numbered(unique[:known])
-    ranks = np.empty(known, np.uint32)
+    ordered, order = _sort_numbered(unique[:count])
+    ranks = np.empty(count, np.uint32)
     kernels.invert(order, ranks)
     return ordered, ranks
 

@@ -147,7 +147,7 @@ class Unfinished:
             ) from None
         except OSError:
             pass  # a file system without locks
-        self.done = self._found()
+        self.done = self._earlier()
         self.before = self.done.rows
         if not self.done.parts:
             self._empty()
@@ -182,7 +182,7 @@ class Unfinished:
         for part in self.done.parts:
             os.rename(self.folder / part.name, folder / part.name)
 
-    def _found(self) -> Done:
+    def _earlier(self) -> Done:
         """What an earlier build has done, if this is the same one and all of its parts are sound."""
         if self.key is None:
             return Done()

@@ -57,12 +57,12 @@ class SplitFile(InputFile):
     @cached_property
     def _lines_before(self) -> int:
         """How many lines of the file come before these; it is read for it."""
-        left = 0 if self._lines is None else self._lines.start
+        remaining = 0 if self._lines is None else self._lines.start
         count = 0
         with closing(self.whole.open()) as file:
-            while left and (data := file.read(min(left, _READ_BYTES))):
+            while remaining and (data := file.read(min(remaining, _READ_BYTES))):
                 count += data.count(b"\n")
-                left -= len(data)
+                remaining -= len(data)
         return count
 
     def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:

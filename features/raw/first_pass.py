@@ -133,9 +133,9 @@ class FirstPass:
 
     def fitted(self) -> FeatureSpec:
         """The spec with what was learnt. Raises DataError if the rows do not tell it."""
-        known = self._known | {name: fit.learnt() for name, fit in self._fits.items()}
+        by_field = self._known | {name: fit.learnt() for name, fit in self._fits.items()}
         learnt = {
-            f"{field}/{name}": array for field, arrays in known.items() for name, array in arrays.items()
+            f"{field}/{name}": array for field, arrays in by_field.items() for name, array in arrays.items()
         }
         return FittedSpec.of(self._spec, learnt)
 
@@ -201,7 +201,7 @@ def _prepared(
     for cells, status in _joined(piece):
         columns = Columns(cells, status, slice(None), names)
         columns.take(list(dict.fromkeys(numbers)), list(dict.fromkeys(plain)))
-        prepared.append([learning.taken(columns[column_of(field)]) for field, learning in passes])
+        prepared.append([learning.prepared(columns[column_of(field)]) for field, learning in passes])
     return prepared
 
 

@@ -54,22 +54,22 @@ def absent_columns(
 
     There, a misspelt column looks like one without values; other files list their columns.
     """
-    absent, known, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
+    absent, names, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
     with suppress(DataError):  # the job itself will report it
         for _, reader in raw.readers():
-            known |= dict.fromkeys(reader.columns)
-            absent = [name for name in absent if name not in known]
+            names |= dict.fromkeys(reader.columns)
+            absent = [name for name in absent if name not in names]
             if not absent or rows >= PREVIEW_ROWS:
                 break
             for block in _first_rows(blocks_of(reader, absent), PREVIEW_ROWS - rows):
                 rows += len(block.cells)
                 there = (block.cells.ends > block.cells.starts)[block.status == 0].any(axis=0)
-                known |= dict.fromkeys(name for name, is_there in zip(absent, there, strict=True) if is_there)
-            absent = [name for name in absent if name not in known]
+                names |= dict.fromkeys(name for name, is_there in zip(absent, there, strict=True) if is_there)
+            absent = [name for name in absent if name not in names]
     warnings = []
     for name in absent if rows else ():
-        near = get_close_matches(name, known, 1)
-        others = ", ".join(map(repr, list(known)[:8])) or "no column that can be read"
+        near = get_close_matches(name, names, 1)
+        others = ", ".join(map(repr, list(names)[:8])) or "no column that can be read"
         hint = f"did you mean {near[0]!r}?" if near else f"they have {others}"
         warnings.append(
             f"column {name!r}, {why}, has no value in the first"

@@ -227,8 +227,8 @@ def _columns_of(reader: Reader, spec: FeatureSpec) -> list[str]:
     reader.require(spec.columns)
     targets = [name for name in (spec.label, spec.weight) if name is not None]
     needed = [*spec.columns, *(name for name in targets if has_columns(reader, [name]))]
-    known = {*needed, *spec.source.columns, *spec.source.ignore}
-    return list(dict.fromkeys([*(name for name in reader.columns if name in known), *needed]))
+    named = {*needed, *spec.source.columns, *spec.source.ignore}
+    return list(dict.fromkeys([*(name for name in reader.columns if name in named), *needed]))
 
 
 def _column(content: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:

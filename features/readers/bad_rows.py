@@ -99,11 +99,11 @@ class BadRows:
         Call it in the order of the rows. Returns which of them are new. `explain` says what is wrong with the
         i-th of them; it is called for examples only.
         """
-        known = np.zeros(ordinals.size, np.bool_)
+        are_old = np.zeros(ordinals.size, np.bool_)
         for first, (_, last) in self._met.items():
             if first <= ordinals[-1] and ordinals[0] <= last:
-                known |= (first <= ordinals) & (ordinals <= last)
-        new = np.flatnonzero(~known)
+                are_old |= (first <= ordinals) & (ordinals <= last)
+        new = np.flatnonzero(~are_old)
         if new.size:
             count, _ = self._met.get(start, (0, -1))
             self._met[start] = count + new.size, int(ordinals[-1])

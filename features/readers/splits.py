@@ -38,12 +38,12 @@ def _groups_of(file: InputFile, split_bytes: int) -> Iterator[InputFile]:
     metadata = parquet.read_metadata(file.seekable())
     sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
     most = split_bytes * sum(sizes) // file.size  # `split_bytes` is of the file, where they are compressed
-    first = taken = 0
+    first = group_bytes = 0
     for group, size in enumerate(sizes):
-        if group > first and taken + size > most:
+        if group > first and group_bytes + size > most:
             yield SplitFile(file, groups=range(first, group))
-            first, taken = group, 0
-        taken += size
+            first, group_bytes = group, 0
+        group_bytes += size
     yield SplitFile(file, groups=range(first, len(sizes)))
 
 

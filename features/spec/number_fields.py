@@ -53,10 +53,10 @@ def _step_of(data: Any, _: Any) -> str | Clip | Scale:
     raise PydanticKnownError("literal_error", {"expected": expected})
 
 
-def _known_transform(name: str) -> str:
-    known = transforms_of("number")
-    if name not in known:
-        raise PydanticKnownError("literal_error", {"expected": one_of(known)})
+def _transform_name(name: str) -> str:
+    names = transforms_of("number")
+    if name not in names:
+        raise PydanticKnownError("literal_error", {"expected": one_of(names)})
     return name
 
 
@@ -64,7 +64,7 @@ class NumberField(InputField):
     """A column of numbers, each replaced by a bucket."""
 
     type: Literal["number"]
-    transform: Annotated[str, AfterValidator(_known_transform)]
+    transform: Annotated[str, AfterValidator(_transform_name)]
     """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v; `width`:
     floor(v / width); `quantiles`: as `edges`, with edges learnt from the data."""
     edges: Edges = ()

@@ -30,12 +30,12 @@ class ScalingFit:
         self._field = field
         self._moments = Moments()
 
-    def taken(self, column: Column) -> NDArray[np.float64]:
+    def prepared(self, column: Column) -> NDArray[np.float64]:
         """The numbers that are there, after the steps before that one."""
-        return _taken(self._field, column, self._field.learnt_step)
+        return _numbers_of(self._field, column, self._field.learnt_step)
 
-    def add(self, taken: NDArray[np.float64]) -> None:
-        self._moments.add(taken)
+    def add(self, numbers: NDArray[np.float64]) -> None:
+        self._moments.add(numbers)
 
     def merge(self, other: ScalingFit) -> None:
         """See `Fit`."""
@@ -63,12 +63,12 @@ class QuantilesFit:
         self._field = field
         self._sketch = QuantileSketch(before)
 
-    def taken(self, column: Column) -> NDArray[np.float64]:
+    def prepared(self, column: Column) -> NDArray[np.float64]:
         """The numbers that are there, after all steps."""
-        return _taken(self._field, column)
+        return _numbers_of(self._field, column)
 
-    def add(self, taken: NDArray[np.float64]) -> None:
-        self._sketch.add(taken)
+    def add(self, numbers: NDArray[np.float64]) -> None:
+        self._sketch.add(numbers)
 
     @property
     def count(self) -> int:
@@ -87,11 +87,11 @@ class QuantilesFit:
         field, sketch, buckets = self._field, self._sketch, self._field.buckets or 0
         _require_several(field, "transform: quantiles", sketch.count, sketch.smallest, sketch.largest)
         ranks = np.array([sketch.count * i // buckets for i in range(1, buckets)], np.int64)
-        found = sketch.values_at(ranks)
-        edges = np.unique(found)
+        quantiles = sketch.values_at(ranks)
+        edges = np.unique(quantiles)
         edges = edges[edges > sketch.smallest]  # nothing is below the smallest value
-        if edges.size < found.size and field.duplicates is None:
-            values, times = np.unique(found, return_counts=True)
+        if edges.size < quantiles.size and field.duplicates is None:
+            values, times = np.unique(quantiles, return_counts=True)
             most = float(values[np.argmax(times)])
             raise DataError(
                 f"{_place(field)}: {buckets} quantiles of {sketch.count:,} numbers coincide, most often at"
@@ -103,15 +103,15 @@ class QuantilesFit:
         return {"edges": edges}
 
 
-def _taken(field: NumberField, column: Column, stop: int | None = None) -> NDArray[np.float64]:
+def _numbers_of(field: NumberField, column: Column, stop: int | None = None) -> NDArray[np.float64]:
     """What the first `stop` steps, or all, make of the numbers in a column and of what stands for missing."""
-    found = _present_after(field, column, stop)
+    present = _present_after(field, column, stop)
     if field.constant is None:
-        return found
+        return present
     numbers = column.numbers
     missing = np.count_nonzero((column.status == 0) & (numbers.problem == 0) & ~numbers.present)
     constant = _present_after(field, Column.of(field.constant), stop)
-    return np.concatenate([found, np.repeat(constant, missing)])
+    return np.concatenate([present, np.repeat(constant, missing)])
 
 
 def _present_after(field: NumberField, column: Column, stop: int | None) -> NDArray[np.float64]:

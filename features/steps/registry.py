@@ -51,10 +51,10 @@ _BYTES_PER_FEATURE = 2  # at least: a name and what separates it from the next
 class Fit(Protocol):
     """What one field learns in a first pass over the data."""
 
-    def taken(self, column: Column) -> Any:
+    def prepared(self, column: Column) -> Any:
         """What it needs of some rows: most of the work, which several threads do at once."""
 
-    def add(self, taken: Any) -> None:
+    def add(self, prepared: Any) -> None:
         """Takes in what it needs of further rows, in their order."""
 
     def merge(self, other: Self) -> None:

@@ -99,9 +99,9 @@ class ColumnPages:
             done += count
         if not any(isinstance(part, Texts) for part in parts):
             return None
-        return _joined([part if isinstance(part, Texts) else self.taken(part) for part in parts])
+        return _joined([part if isinstance(part, Texts) else self.texts_of(part) for part in parts])
 
-    def taken(self, codes: NDArray[np.int32]) -> Texts:
+    def texts_of(self, codes: NDArray[np.int32]) -> Texts:
         """The texts that these codes mean."""
         texts = self.dictionary
         return Texts(texts.buffer, texts.starts[codes], texts.ends[codes])

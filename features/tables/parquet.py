@@ -97,7 +97,7 @@ class ParquetReader(TypedReader):
                 row = codes[len(dictionaries)]
                 plain = column.read(row)
                 if name not in self._spec.by_value or (plain and plain.buffer.size >= spare_bytes):
-                    texts[name] = plain or column.taken(row)
+                    texts[name] = plain or column.texts_of(row)
                 elif plain is None:
                     dictionaries[name] = column.dictionary
                 else:
@@ -135,13 +135,13 @@ class ParquetReader(TypedReader):
     def _unreadable(self, error: Exception) -> DataError:
         reason = str(error).splitlines()[0]
         with closing(self._path.open()) as file:
-            known = file.read(len(PARQUET)) == PARQUET
-        if not known and not {".parquet", ".pq"}.intersection(self._path.suffixes):
+            is_parquet = file.read(len(PARQUET)) == PARQUET
+        if not is_parquet and not {".parquet", ".pq"}.intersection(self._path.suffixes):
             return DataError(
                 f"{self._path}: the feature spec is for Parquet (`source: {{format: parquet}}`), and this is "
                 "no such file; save its rows as Parquet or Arrow, or train a model with a spec for text."
             )
-        if not known:
+        if not is_parquet:
             return DataError(
                 f"{self._path}: cannot be read as a Parquet file, for it does not begin like one ({reason});"
                 f" rename it to .csv or .tsv if it is text, decompress it if it is compressed."

@@ -126,7 +126,7 @@ class TextFile:
         """Reads more lines behind those not taken yet; False at the end of the file."""
         if self.is_last:
             return False
-        kept, known = self._filled - self.begin, self.end - self.begin
+        kept, whole = self._filled - self.begin, self.end - self.begin
         if kept > self._capacity // 2:
             self._grow()
         elif self._shared:
@@ -134,12 +134,12 @@ class TextFile:
         elif self.begin:
             self._buffer[:kept] = self._buffer[self.begin : self._filled]
             self._filled = kept
-        self.begin, self.end = 0, known
-        while self.end == known and not self.is_last:
+        self.begin, self.end = 0, whole
+        while self.end == whole and not self.is_last:
             if self._filled == self._capacity:
                 self._grow()
             self._read()
-        return self.end > known
+        return self.end > whole
 
     def _text(self, start: int, end: int) -> bytes:
         return self._buffer[start:end].tobytes()

@@ -29,7 +29,7 @@ class _Table(NamedTuple):
     """Whether none of them is bad."""
 
 
-class _Known(NamedTuple):
+class _CachedTables(NamedTuple):
     """What is known of the dictionaries that came last."""
 
     dictionaries: Mapping[int, Texts]
@@ -57,16 +57,16 @@ class ByValue:
         None: the cells are to be worked on one by one, for a dictionary has a bad value, which needs its row
         to be reported, or is of a column that is used for more.
         """
-        known: _Known | None = getattr(self._thread, "known", None)
+        cached: _CachedTables | None = getattr(self._thread, "cached", None)
         dictionaries = cells.columns.dictionaries
-        if known is None or known.dictionaries != dictionaries:  # texts are only equal to themselves
-            before = {} if known is None else known.of_fields
-            known = self._thread.known = self._look_up(dictionaries, before)
-        if known.joined is None:
+        if cached is None or cached.dictionaries != dictionaries:  # texts are only equal to themselves
+            before = {} if cached is None else cached.of_fields
+            cached = self._thread.cached = self._look_up(dictionaries, before)
+        if cached.joined is None:
             return None
-        return known.joined._replace(codes=cells.columns.codes, first=cells.first)
+        return cached.joined._replace(codes=cells.columns.codes, first=cells.first)
 
-    def _look_up(self, dictionaries: Mapping[int, Texts], before: Mapping[int, _Table]) -> _Known:
+    def _look_up(self, dictionaries: Mapping[int, Texts], before: Mapping[int, _Table]) -> _CachedTables:
         tables = {}
         for f, column in enumerate(self._columns):
             if (texts := dictionaries.get(column)) is not None:
@@ -74,7 +74,7 @@ class ByValue:
         if set(dictionaries) - {self._columns[f] for f in tables} or not all(
             table.is_sound for table in tables.values()
         ):
-            return _Known(dictionaries, tables, None)
+            return _CachedTables(dictionaries, tables, None)
         places = list(dictionaries)
         every = list(tables.values())
         crossed = [self._crossed[f] for f in tables]
@@ -90,7 +90,7 @@ class ByValue:
             hashes=np.concatenate([np.empty(0, np.uint64), *(table.hashes for table in hashed)]),
             present=np.concatenate([np.empty(0, np.bool_), *(table.present for table in hashed)]),
         )
-        return _Known(dictionaries, tables, joined)
+        return _CachedTables(dictionaries, tables, joined)
 
     def _table(self, field: int, texts: Texts) -> _Table:
         status = np.zeros(texts.starts.size, np.uint8)

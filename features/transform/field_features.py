@@ -62,19 +62,19 @@ class FieldFeatures:
         if field.constant is None:
             hashes = [hash_bytes(b"", self.seed)] if field.missing == "feature" else []
             return np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
-        found = self.make(Column.of(field.constant))
-        if isinstance(found, TokenCounts):
-            is_there = bool(found.bounds[1] > 0 if found.missing is None else not found.missing[0])
-            features = found.hashes[: found.bounds[1]], found.values[: found.bounds[1]]
+        constant = self.make(Column.of(field.constant))
+        if isinstance(constant, TokenCounts):
+            is_there = bool(constant.bounds[1] > 0 if constant.missing is None else not constant.missing[0])
+            features = constant.hashes[: constant.bounds[1]], constant.values[: constant.bounds[1]]
         else:
-            is_there = bool(found.present[0])
-            word = int(found[0][0])
-            if isinstance(found, Buckets):
+            is_there = bool(constant.present[0])
+            word = int(constant[0][0])
+            if isinstance(constant, Buckets):
                 word = hash_bytes(word.to_bytes(8, "little"), self.seed)
             hashes = [word] if is_there else []
             features = np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
         # One that is rare may be dropped as other rare values are.
-        if found.problem[0] or not (is_there or field.learns):
+        if constant.problem[0] or not (is_there or field.learns):
             kind = "number" if isinstance(field, NumberField) else "value of such a field"
             raise SpecError(
                 f"field {field.name!r}: what stands for missing values, {field.constant!r}, is no {kind};"

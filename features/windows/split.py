@@ -163,31 +163,31 @@ def read_copy(windows: Windows, path: Path) -> None:
 def take_buckets(windows: Windows, files: Sequence[Path]) -> None:
     """Have windows know what is known of the keys of all buckets."""
     for k, window in enumerate(windows.spec.windows):
-        known = []
+        buckets = []
         for path in files:
             with safe_open(path, "numpy") as file:
                 names = file.keys()
                 mine = (name for name in names if name.startswith(f"{k}.known."))
-                known.append({name.removeprefix(f"{k}.known."): file.get_tensor(name) for name in mine})
-        windows.restore(k, _joined(layout_of(window), known))
+                buckets.append({name.removeprefix(f"{k}.known."): file.get_tensor(name) for name in mine})
+        windows.restore(k, _joined(layout_of(window), buckets))
 
 
-def _joined(layout: Layout, known: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def _joined(layout: Layout, buckets: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
     """The arrays of a table with the keys of all these."""
-    time = max(int(arrays["wide.last"][0]) for arrays in known)
+    time = max(int(arrays["wide.last"][0]) for arrays in buckets)
     totals = []
-    for arrays in known:
+    for arrays in buckets:
         table = WindowTable(layout)
         none = {name: array[: name.startswith("wide")] for name, array in arrays.items() if name != "latest"}
         table.restore({**none, "latest": arrays["latest"]})
         table.move_totals(time)
         totals.append(table.arrays())
-    joined = {"latest": known[0]["latest"]}
+    joined = {"latest": buckets[0]["latest"]}
     for size, first in (("narrow", 0), ("wide", 1)):
-        keys = np.concatenate([arrays[f"{size}.keys"][first:] for arrays in known])
+        keys = np.concatenate([arrays[f"{size}.keys"][first:] for arrays in buckets])
         order = np.argsort(keys)
-        for name in (name for name in known[0] if name.startswith(f"{size}.")):
-            array = np.concatenate([arrays[name][first:] for arrays in known])[order]
+        for name in (name for name in buckets[0] if name.startswith(f"{size}.")):
+            array = np.concatenate([arrays[name][first:] for arrays in buckets])[order]
             total = totals[0][name][:first]
             if name not in (f"{size}.keys", f"{size}.last"):
                 total = np.sum([each[name][:first] for each in totals], axis=0, dtype=array.dtype)

@@ -92,8 +92,8 @@ class Windows:
             for window, table, rows in zip(self.spec.windows, self.tables, rows_by_window, strict=True):
                 row, problem = _unsound(window, table, rows, until)
                 if problem:
-                    met = cells.text(row, columns.index(window.time))
-                    raise DataError(f"rows[{row}].{window.time}: {met!r} {problem}.")
+                    text = cells.text(row, columns.index(window.time))
+                    raise DataError(f"rows[{row}].{window.time}: {text!r} {problem}.")
             for table, rows in zip(self.tables, rows_by_window, strict=True):
                 counted |= (rows.keys != NO_KEY) & rows.timed
                 table.features(rows._replace(clicks=np.zeros_like(rows.clicks)), take_in=True)

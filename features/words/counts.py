@@ -115,7 +115,7 @@ class KnownValues:
         self._vocabulary = vocabulary
         self._seen = HashCounts()
 
-    def taken(self, column: Column) -> Counted:
+    def prepared(self, column: Column) -> Counted:
         """The hashes of the features, each once for a row that has it, and which of them are there."""
         hashes, present, without = _features_of(self._field, column, self._vocabulary)
         if self._field.constant is not None:
@@ -126,8 +126,8 @@ class KnownValues:
             present = np.concatenate([present, np.repeat(are_there, missing)])
         return hashes, present
 
-    def add(self, taken: Counted) -> None:
-        self._seen.add(*taken)
+    def add(self, prepared: Counted) -> None:
+        self._seen.add(*prepared)
 
     def merge(self, other: KnownValues) -> None:
         """See `Fit`."""

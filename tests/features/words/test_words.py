@@ -105,7 +105,7 @@ def test_features_are_those_of_the_reference(field: WordField, texts: list[bytes
     known = None
     if field.min_count is not None:
         counting = KnownValues(field, {})
-        counting.add(counting.taken(column))
+        counting.add(counting.prepared(column))
         known = reference.frequent(field.model_copy(update={"most": None}), good, field.min_count)
         assert np.unique(counting.learnt()[KNOWN]).tolist() == sorted(known)
     expected = [
