@@ -123,7 +123,7 @@ def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str 
 
 
 def _differs_by_scales(spec: FeatureSpec, hashed: FeatureSpec) -> bool:
-    """Whether the specs are the same but for the scales, of which only `spec` has some."""
+    """True if the specs differ in nothing but scales, and only `spec` has any."""
     without = spec.model_copy(update={"scales": {}})
     return bool(spec.scales and not hashed.scales) and learnt_from(without, hashed)
 

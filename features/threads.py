@@ -71,11 +71,11 @@ class Threads:
             thread.join(timeout_s)
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do it next."""
+        """Run the call after those submitted before it, and before any that is `ahead`."""
         return self._add(self._submitted, lambda: call(*args, **kwargs))
 
     def ahead(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do it when nothing else is to be done. It must not wait for other work of these threads."""
+        """Run the call when no other call waits. It must not wait for other calls of these threads."""
         return self._add(self._ahead, lambda: call(*args, **kwargs))
 
     def map(self, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:

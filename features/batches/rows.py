@@ -106,7 +106,7 @@ def _joined(parts: Sequence[Batch] | Sequence[Chunk]) -> dict[str, Any]:
 
 
 def _with_ones(arrays: Iterable[tuple[NDArray[np.float32] | None, int]]) -> NDArray[np.float32] | None:
-    """The arrays as one, of which each may be None for so many ones; None when all are."""
+    """Concatenate the arrays. None stands for as many ones as its size says; None if all are None."""
     kept = list(arrays)
     if all(array is None for array, _ in kept):
         return None

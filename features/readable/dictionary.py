@@ -97,15 +97,15 @@ class Dictionary:
         self._forgotten = max(self._forgotten, least)
 
     def _count_known(self, hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Counts those that are kept already; which of them are not."""
-        known = np.append(self._counts.hashes, np.uint64(0))  # what is behind all of them is none
+        """Adds the counts of features that are kept already; returns the places of the others."""
+        padded = np.append(self._counts.hashes, np.uint64(0))  # where a hash behind all others is looked up
         places = np.searchsorted(self._counts.hashes, hashes)
-        same = (known[places] == hashes) & (places < self._counts.hashes.size)
+        same = (padded[places] == hashes) & (places < self._counts.hashes.size)
         self._counts.counts[places[same]] += counts[same]
         return np.flatnonzero(~same)
 
     def _least(self, most: NDArray[np.int64]) -> int:
-        """What is to be forgotten: features that occurred at most so often; -1: none."""
+        """Features that occurred at most this often have to be forgotten; -1: none."""
         if most.size <= self._kept:
             return -1
         return int(np.partition(most, most.size - self._kept - 1)[most.size - self._kept - 1])

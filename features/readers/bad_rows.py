@@ -187,9 +187,10 @@ class BadRowHandler:
     def take(
         self, rows: int, bad: NDArray[np.int64], examples: Sequence[str], reasons: Counter[str], kept: Path
     ) -> None:
-        """Handles what a task has met in the next `rows` of the pass, of which those at `bad` are bad.
+        """Handles the bad rows that a task has found among the next `rows` of the pass.
 
-        `bad`: int64, ascending; `examples`: what was wrong with the first few; `kept`: its quarantine.
+        `bad`: their places, int64, ascending; `examples`: what is wrong with the first few; `kept`: the
+        quarantine of the task.
         """
         self.tried += rows
         if not bad.size:

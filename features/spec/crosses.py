@@ -28,8 +28,8 @@ class Cross(BaseModel):
 
     name: Name
     of: Annotated[tuple[Name, ...], Field(strict=False, min_length=2)]
-    """Names of fields; their order matters to the hash. A field with several values may be there again, right
-    behind itself: that is every combination of so many of its values."""
+    """Names of fields; their order matters to the hash. A field with several values may follow itself
+    directly: the cross then has every combination of so many of its values."""
 
 
 def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:

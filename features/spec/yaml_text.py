@@ -39,7 +39,7 @@ class SpecText:
         self._root = root
 
     def explain(self, error: ValidationError, vocabulary: Mapping[str, Sequence[str]]) -> SpecError:
-        """The first of pydantic's complaints in words for who wrote the YAML, and how many more there are.
+        """Pydantic's first error, in words for the author of the YAML, and the number of further ones.
 
         A key that pydantic does not know is compared with `vocabulary`, the keys of each part of a spec.
         """

@@ -12,7 +12,7 @@ SIZE = 8192
 
 
 class QuantileSketch:
-    """Takes values in their order and tells which of them stand where when they are sorted.
+    """Takes in values and gives those at some ranks among the sorted ones.
 
     There are levels of equal size. When one is full, it is sorted, and every second value is handed on to the
     next, with twice the weight (Manku, Rajagopalan and Lindsay 1998, "Approximate medians and other order
@@ -26,7 +26,7 @@ class QuantileSketch:
     """
 
     def __init__(self, before: int = 0) -> None:
-        """`before`: how many values come before the first, of which other sketches know: see `merge`."""
+        """`before`: how many values, seen by other sketches, come before the first: see `merge`."""
         self.count = 0
         self._range = np.inf, -np.inf  # of those in levels
         self._head: list[NDArray[np.float64]] = []  # of a part: those that fill up what it begins in
@@ -102,7 +102,7 @@ class QuantileSketch:
         return values[order][np.searchsorted(below, ranks, side="right")]
 
     def _put(self, level: int, number: int, values: NDArray[np.float64]) -> None:
-        """Takes in SIZE sorted values of weight `2**level`, the `number`-th so many of that weight."""
+        """Takes in SIZE sorted values of weight `2**level`, the `number`-th batch of that weight."""
         self._place(level, number, np.ascontiguousarray(values[number & 1 :: 2]))
 
     def _place(self, level: int, number: int, half: NDArray[np.float64]) -> None:

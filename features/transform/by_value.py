@@ -30,7 +30,7 @@ class _Table(NamedTuple):
 
 
 class _CachedTables(NamedTuple):
-    """What is known of the dictionaries that came last."""
+    """What the fields made of the latest dictionaries."""
 
     dictionaries: Mapping[int, Texts]
     of_fields: Mapping[int, _Table]
@@ -54,8 +54,8 @@ class ByValue:
     def of(self, cells: CodedCells) -> ValueTables | None:
         """What the fields of the coded columns make of the cells.
 
-        None: the cells are to be worked on one by one, for a dictionary has a bad value, which needs its row
-        to be reported, or is of a column that is used for more.
+        None if the cells have to be read one by one: a dictionary has a bad value, which is reported with its
+        row, or something else reads its column, too.
         """
         cached: _CachedTables | None = getattr(self._thread, "cached", None)
         dictionaries = cells.columns.dictionaries

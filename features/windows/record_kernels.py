@@ -45,7 +45,7 @@ def keep_later(
 ) -> None:
     """Drops the keys whose last row came before `oldest`; the others move up.
 
-    The table, which may be another one than before, is to be empty.
+    `table` must be empty; it may be a new one.
     """
     sizes[1] = _move_up(narrow, 0, sizes[1], oldest)
     sizes[2] = _move_up(wide, LOOKED + 1, sizes[2], oldest)

@@ -38,7 +38,7 @@ class WindowRows(NamedTuple):
     timed: NDArray[np.bool_]
     problem: NDArray[np.uint8]
     clicks: NDArray[np.int8]
-    """int8[rows]: 1 for a click, 0 for none, UNKNOWN where the label is none of both."""
+    """int8[rows]: 1 for a click, 0 for none, UNKNOWN where the label is neither."""
 
     @property
     def counts(self) -> NDArray[np.bool_]:
@@ -100,7 +100,7 @@ def keep_share(
     overall: NDArray[np.int64],
     share: NDArray[np.float64],
 ) -> None:
-    """Notes the click rate of all keys, of which `sums` are."""
+    """Writes the click rate of all keys, whose sums are `sums`."""
     for span in range(spans.shape[0]):
         rows = sums[span, KNOWN_ROWS]
         overall[span] = clock[span, KNOWN]

@@ -4,7 +4,7 @@ In three steps, a task for each split, one for each bucket of keys, and again on
 
 1. `WindowNotes` keeps key, time and click of the rows of a split, the latest time before each.
 2. `bucket_features` goes through the rows of some keys, in order, as `Windows` does with those of all keys.
-3. `NotedWindows` gives the rows of a split what came of that.
+3. `NotedWindows` gives the rows of a split the features written so.
 
 What a row's features depend on beyond its own key is known in none of these steps: see `needs_totals`.
 """

@@ -204,7 +204,7 @@ class WindowTable:
 
     @property
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those of `Records.narrow`, of which one whose key is 0 is not in use, and of `Records.wide`."""
+        """The rows of `Records.narrow`, where a row with key 0 is unused, and those of `Records.wide`."""
         return self._narrow[: int(self._sizes[1])], self._wide[: int(self._sizes[2])]
 
     def adopt(self, latest: int, narrow: NDArray[np.int64], wide: NDArray[np.int64]) -> None:

@@ -73,7 +73,7 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Token
 
 
 def _room(features: int, of_one: int, most: int | None) -> Features:
-    """Room for so many features, so many of them of one row."""
+    """Space for `features` features, of which one row has at most `of_one`."""
     if most is not None:
         of_one = min(of_one, most)
     places = np.full(1 << max(2 * of_one, 2).bit_length(), -1, np.int64)
