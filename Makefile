@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-inp
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo live test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers drill serve-drill hosts wheel clean
+.PHONY: help install demo live test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers bench-simulate drill serve-drill hosts wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -96,6 +96,9 @@ bench-spark: $(VENV)/.bench $(VENV)/.spark ## On Apache Spark, beside Spark ML (
 
 bench-peers: $(VENV)/.bench ## Beside VW, scikit-learn, modern-fm and river: accuracy, speed, memory; writes docs/benchmarks.md
 	$(BIN)/python -m benchmarks peers
+
+bench-simulate: $(VENV)/.bench ## Simulated clusters: board and sessions on virtual time, beside `ctr ps plan` (about 10 minutes)
+	$(BIN)/python -m benchmarks simulate
 
 MINUTES ?= 30
 drill: $(VENV)/.test ## Break Redis servers and workers while they train: is any update lost or doubled? (MINUTES=30)

@@ -1,5 +1,5 @@
 """`python -m benchmarks [KIND ...]`: startup, speed, memory, accuracy; when named: parameters, plan, board,
-wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve, live, serving-peers.
+wide, features, peers, predict, lbfgs, classifier, checkpoints, spark, serve, live, serving-peers, simulate.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks import (
     predict,
     serve,
     serving_peers,
+    simulate,
     spark,
     speed,
     startup,
@@ -57,6 +58,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "serve": lambda o: serve.measure(o.folder, o.rounds),
     "live": lambda o: live.measure(o.folder),
     "serving-peers": lambda o: serving_peers.measure(o.folder, o.rounds, o.peer_python),
+    "simulate": lambda o: simulate.measure(),
     "features": lambda o: features.measure(o.folder, o.rows, o.rounds, o.window_rows),
     "peers": lambda o: peers.measure(o.folder, o.data, o.peer_rows, o.page, o.peer_python),
 }
