@@ -25,7 +25,7 @@ from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
 _ATTEMPT_LINKS = 4  # for taking over data shards, like `_LINKS` of pushes
-_SCANNED_SLOTS = 1 << 20  # of a partition, at a time
+_SCANNED_SLOTS = 1 << 20  # in one block of `scan`
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +209,14 @@ class RedisStore:
             yield from self._scan(p)
 
     def _scan(self, partition: int) -> Iterator[tuple[Slots, Float32]]:
-        """The same of one partition."""
-        whole = np.frombuffer(self.dumps.take(partition).state, ">i8")
-        before = partition << self.partitions.shift
-        for first in range(0, whole.size, _SCANNED_SLOTS):
-            packed = whole[first : first + _SCANNED_SLOTS]
+        """Scan one partition; its memory is freed before the next one is read."""
+        state = np.frombuffer(self.dumps.take(partition).state, ">i8")
+        partition_start = partition << self.partitions.shift
+        for first in range(0, state.size, _SCANNED_SLOTS):
+            packed = state[first : first + _SCANNED_SLOTS]
             used = np.flatnonzero(packed.view(np.int64))  # many times faster in this byte order
             if used.size:
-                slots = as_slots(used + (before + first), self.bits)
+                slots = as_slots(used + (partition_start + first), self.bits)
                 yield slots, self.unpacked(packed[used].astype(np.int64))
 
     def drop(self) -> None:

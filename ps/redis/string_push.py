@@ -90,7 +90,7 @@ class Transaction:
 
 def _skip_integers(replies: ReplyReader, count: int) -> None:
     replies.array()
-    replies.skip_integers(count)
+    replies.integers(np.empty(count, np.int64))
 
 
 @dataclass(slots=True)

@@ -70,10 +70,6 @@ class ReplyReader:
                     raise self._refusal(self._line())
                 self._fill()
 
-    def skip_integers(self, count: int) -> None:
-        """Skip this many integer replies."""
-        self.integers(np.empty(count, np.int64))
-
     def bulk(self) -> NDArray[np.uint8] | None:
         """Read a bulk string, uint8[n]: a view that the next read overwrites. None for nil."""
         return self._bulk(self._header(b"$"))
