@@ -1,4 +1,4 @@
-"""`command_of`: a command of Typer, made of a function that takes settings."""
+"""`command_of`: makes a command of Typer from a function that takes settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 class _Names(dict[str, Any]):
-    """Names of `ctr.settings`, which the modules of commands import for mypy alone."""
+    """Resolves names of `ctr.settings`, which command modules import for mypy only."""
 
     def __missing__(self, name: str) -> Any:
         try:
@@ -33,11 +33,11 @@ class _Names(dict[str, Any]):
 
 
 def command_of(function: Callable[..., None]) -> Callable[..., None]:
-    """The command that calls `function` with what the command line says.
+    """The command that calls `function` with the values of the command line.
 
-    Its first parameter may be the settings of a job: each is an option. A `Report` stands for `--json`. The
-    others are values with a `Setting`, or options of Typer, which reads all of them off the signature that
-    the command is given here.
+    A parameter may be the settings of a job; each becomes an option. A `Report` becomes `--json`. Other
+    parameters are values with a `Setting`, or options of Typer. Typer reads the options from the signature of
+    the command.
     """
     hints = get_type_hints(function, localns=_Names(), include_extras=True)
     own = dict(inspect.signature(function).parameters)
@@ -67,7 +67,9 @@ def command_of(function: Callable[..., None]) -> Callable[..., None]:
         named_values = list(arguments.values())
         if settings is not None:
             chosen = _job(settings, context, names)
-            named_values += [getattr(chosen, name) for name in settings.described()]  # the file's, too
+            named_values += [
+                getattr(chosen, name) for name in settings.described()
+            ]  # including those of the file
             arguments[f"{job}"] = chosen
         if report is not None:
             _require_place(values["json"], named_values)
@@ -85,8 +87,8 @@ def _is_settings(hint: Any) -> bool:
 
 
 def _job(settings: type[Settings], context: typer.Context, others: Sequence[str]) -> Settings:
-    """The settings that were given, here or in a file; `others`: options of the command beside them."""
-    from ctr.settings import with_file  # with it come NumPy and more
+    """The settings from the command line and the file; `others`: further options of the command."""
+    from ctr.settings import with_file  # imports NumPy and more
 
     sources = {name: context.get_parameter_source(name) for name in settings.described()}
     given = {
@@ -101,17 +103,17 @@ def _job(settings: type[Settings], context: typer.Context, others: Sequence[str]
 
 
 def _require_place(json: Path | None, values: Sequence[Any]) -> None:
-    """Raise DataError where the summary would replace an input, or lie in a folder that a value names."""
+    """Raise DataError if the summary would replace an input, or lie in a folder among the values."""
     places: list[str | Path] = []
     for value in values:
-        several = value if isinstance(value, list | tuple) else [value]
-        places += [each for each in several if isinstance(each, str | Path)]
+        items = value if isinstance(value, list | tuple) else [value]
+        places += [item for item in items if isinstance(item, str | Path)]
     require_apart(json, places)
-    require_no_part(json, *(each for each in places if isinstance(each, Path)))
+    require_no_part(json, *(place for place in places if isinstance(place, Path)))
 
 
 def _own_parameter(own: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    """A parameter of the function itself: a value with a `Setting`, or an option of Typer as it is."""
+    """A parameter of the function itself: a value with a `Setting`, or an option of Typer."""
     required = own.default is own.empty
     field = (
         FieldInfo.from_annotation(hint) if required else FieldInfo.from_annotated_attribute(hint, own.default)
@@ -129,9 +131,9 @@ def _parameter(
     from_file: Callable[..., Any] | None = None,
     environment: str = "",
 ) -> inspect.Parameter:
-    """The option of a setting, or the argument; `from_file` reads the file that it names.
+    """The option or argument of a setting; `from_file` reads the settings file that it names.
 
-    `environment`: what its variable begins with; empty: it has none.
+    `environment`: the prefix of its environment variable; empty: it has none.
     """
     kind = setting.kind or field.annotation
     if setting.argument:
@@ -167,7 +169,7 @@ def _parameter(
 
 
 def _check_inputs(inputs: list[str] | None) -> list[str] | None:
-    """Refuse paths that are not there; patterns and URIs are looked up when they are opened."""
+    """Refuse missing paths; patterns and URIs are checked when they are opened."""
     from ctr.features import is_glob, is_uri
 
     for text in inputs or ():
@@ -177,7 +179,7 @@ def _check_inputs(inputs: list[str] | None) -> list[str] | None:
 
 
 def _checked_by(field: FieldInfo, setting: Setting) -> Callable[[Any], Any]:
-    """Checks what Typer does not; the settings themselves convert a value."""
+    """A check of what Typer does not check; the settings convert values themselves."""
     validators = [each.func for each in field.metadata if isinstance(each, AfterValidator | BeforeValidator)]
 
     def checked(value: Any) -> Any:
@@ -189,7 +191,7 @@ def _checked_by(field: FieldInfo, setting: Setting) -> Callable[[Any], Any]:
             raise typer.BadParameter(f"{value} is not a finite number.")
         try:
             for validate in validators:
-                validate(value)  # type: ignore[call-arg]  # those of ours take the value alone
+                validate(value)  # type: ignore[call-arg]  # our validators take only the value
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
         return value
@@ -198,7 +200,7 @@ def _checked_by(field: FieldInfo, setting: Setting) -> Callable[[Any], Any]:
 
 
 def _from_file(settings: type[Settings], also: Sequence[str]) -> Callable[..., Path | None]:
-    """Let the options in a file take the place of defaults; those on the command line take precedence."""
+    """Use the options in a file as defaults; options on the command line take precedence."""
 
     def read(context: typer.Context, path: Path | None) -> Path | None:
         if path is not None:

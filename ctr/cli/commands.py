@@ -1,4 +1,4 @@
-"""The `ctr` command: its groups of commands, and what an error looks like to a user."""
+"""The `ctr` command: its groups of commands, and error messages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ctr.errors import CtrError, SettingError, SpecError, first_problem, naming_
 from ctr.interrupts import interrupt_on_signals
 from ctr.jit import show_compilation
 
-# Of whatever click Typer is built on; Typer has no public name for it.
+# The base class of usage errors, for which Typer has no public name.
 _WrongUse: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class _Commands(TyperGroup):
-    """The commands; whichever is interrupted before its work begins ends as one that has begun."""
+    """The commands; an interrupt before a command starts its work ends it in the usual way."""
 
     def invoke(self, ctx: Any) -> Any:
         with stopping("Nothing was begun."):
@@ -63,7 +63,7 @@ _COMMANDS: dict[str, str | dict[str, str]] = {
     "runs": "runs",
     "warm-up": "warming",
 }
-"""In which module of `ctr.cli`, or of the group's folder there, the function of each command is."""
+"""The module of each command's function, in `ctr.cli` or in the folder of its group."""
 
 _GROUPS = {
     "features": "Hash raw logs into data sets, and describe them.",
@@ -73,8 +73,8 @@ _GROUPS = {
 }
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         from ctr import __version__
 
         typer.echo(f"ctr {__version__}")
@@ -91,9 +91,9 @@ def _options(
 
 @cache
 def command_line(name: str | None = None, *, listed: bool = False) -> Any:
-    """The commands with their options: all, or only the one or the group of that name.
+    """The commands with their options: all, or only the command or group of that name.
 
-    `listed`: as `ctr --help` lists them, without the options, which come with pydantic.
+    `listed`: without options, for `ctr --help`, as options need pydantic.
     """
     app = typer.Typer(
         name="ctr",
@@ -138,8 +138,8 @@ def _command(module: str, name: str, listed: bool) -> Callable[..., None]:
 
 
 def run() -> NoReturn:
-    """Run the command line; exit 0 when all went well, 2 on wrong use, 1 when a job failed."""
-    if "--with-parent" not in sys.argv:  # as workers of a job are, for which the job speaks
+    """Run the command line. Exit codes: 0 success, 2 wrong usage, 1 failure."""
+    if "--with-parent" not in sys.argv:  # workers of a job leave messages to the job
         show_compilation()
     try:
         name = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS else None
@@ -153,7 +153,7 @@ def run() -> NoReturn:
         _fail(str(error), 2 if isinstance(error, SpecError | SettingError) else 1)
     except MemoryError as error:
         _fail(f"not enough memory ({error}); fewer --bits or a smaller --chunk need less.", 1)
-    except OSError as error:  # such as a full disk where no part of ours knew what was being written
+    except OSError as error:  # such as a full disk, where nothing has added the context
         _fail(str(error), 1)
 
 
@@ -164,16 +164,16 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _wrong_use(error: Any) -> str:
-    """What was wrong, and where to read on; nothing where help has been shown instead."""
+    """The problem and where to find help; empty if help was shown instead."""
     from pydantic import ValidationError
 
-    if isinstance(error.__cause__, ValidationError):  # whose words Typer passes on
+    if isinstance(error.__cause__, ValidationError):  # Typer would print its text
         error.message = first_problem(error.__cause__)[1]
-    said = error.format_message().removeprefix("Invalid value: ").strip()
+    message = error.format_message().removeprefix("Invalid value: ").strip()
     context = getattr(error, "ctx", None)
-    if not said or context is None:
-        return str(said)
+    if not message or context is None:
+        return str(message)
     source = context.get_parameter_source(error.param.name) if getattr(error, "param", None) else None
-    if source is not None and source.name == "DEFAULT_MAP":  # which `--settings` fills
-        said = f"{context.params['settings']}: {said}"
-    return f"{said}{'' if said.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."
+    if source is not None and source.name == "DEFAULT_MAP":  # from `--settings`
+        message = f"{context.params['settings']}: {message}"
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See `{context.command_path} --help`."

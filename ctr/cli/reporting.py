@@ -1,4 +1,4 @@
-"""What every command does that runs something: report, and stop cleanly."""
+"""Reporting and clean interruption, for all commands."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ if TYPE_CHECKING:
     from ctr.features import BadRows, ExampleSource
 
 STOPPED = 130
-"""Exit code of a job that Ctrl-C or SIGTERM stopped, as shells have it."""
+"""Exit code of a job that was stopped by Ctrl-C or SIGTERM, as in shells."""
 
 
 @contextmanager
 def stopping(kept: str) -> Iterator[None]:
-    """Turn Ctrl-C into a message that says what was kept, and exit code 130.
-
-    An interrupt with a text says that itself.
-    """
+    """Turn Ctrl-C into exit code 130 and a message: the text of the interrupt, or `kept`."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -38,7 +35,7 @@ def stopping(kept: str) -> Iterator[None]:
 
 
 def warn_of_layout(source: ExampleSource) -> None:
-    """Print what the first rows of raw files show that does not fit the layout in the spec."""
+    """Warn if the first rows of raw files do not fit the layout in the spec."""
     from ctr.features import RawSource
 
     if isinstance(source, RawSource):
@@ -48,7 +45,7 @@ def warn_of_layout(source: ExampleSource) -> None:
 
 def _check_json(path: Path | None) -> Path | None:
     if path is not None and str(path) != "-" and not os.access(path.parent, os.W_OK):
-        raise typer.BadParameter(f"{path.parent} is not a folder that can be written to.")
+        raise typer.BadParameter(f"{path.parent} is not a writable folder.")
     return path
 
 
@@ -66,17 +63,17 @@ JsonOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tells what a command has done: lines for a person, and a summary for a program, if `--json` asks."""
+    """Reports the outcome of a command: lines for a person, and with `--json` a summary for a program."""
 
     json: Path | None
 
     @property
     def to_stdout(self) -> bool:
-        """Whether standard output belongs to the program, so that lines go to standard error."""
+        """Whether the summary goes to standard output, so that lines go to standard error."""
         return str(self.json) == "-"
 
     def __call__(self, lines: list[str], summary: dict[str, Any], *, to_stderr: bool = False) -> None:
-        """Print and write; `to_stderr`: lines go there in any case."""
+        """Print the lines and write the summary; `to_stderr`: print to standard error in any case."""
         for line in lines:
             typer.echo(line, err=self.to_stdout or to_stderr)
         if self.json is None:
@@ -99,14 +96,14 @@ class Report:
 
 def peak_memory_mb() -> float:
     """The largest resident set of this process so far, in MiB."""
-    # Not getrusage's: that begins with what the process had that started this one.
+    # Not that of getrusage, which includes the memory of the parent process.
     match = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     assert match is not None
     return round(int(match[1]) / 1024, 1)
 
 
 def bad_rows_lines(bad_rows: BadRows, quarantine: Path | None) -> list[str]:
-    """What to tell about rows that were skipped; nothing when there were none."""
+    """Lines about skipped rows, if there were any."""
     if not bad_rows.count:
         return []
     where = f"; they are in {quarantine}" if quarantine else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,21 +21,23 @@ def runs(
     report: Report,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Compare these, by name or a part of it. Default: list all."),
+        typer.Argument(
+            metavar="[RUN]...", help="Runs to compare, by name or part of the name. Default: list all."
+        ),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where `ctr train --track DIR` kept them.")
+        Path, typer.Option("--dir", metavar="DIR", help="The folder of `ctr train --track DIR`.")
     ] = Path("runs"),
     sort: Annotated[
         Literal["time", "logloss"], typer.Option(help="Oldest first, or lowest log loss first.")
     ] = "time",
 ) -> None:
-    """List the runs that `ctr train --track runs` has kept, or compare some of them.
+    """List the runs of `ctr train --track runs`, or compare some of them.
 
-    The figures are those of the hold-out, or, marked with a star, of progressive validation (of L-BFGS: the
-    training rows). Settings that differ are shown, blank where an optimizer has none of that name; then spec,
-    with the beginning of its fingerprint, range of its scales, inputs, and hold-outs that differ: log losses
-    of different rows say nothing about each other.
+    Figures are for the hold-out or, with a star, for progressive validation (L-BFGS: the training rows).
+    Settings that differ are shown, blank if an optimizer does not have them; then the spec with a prefix of
+    its fingerprint, the range of its scales, the inputs, and differing hold-outs, as log losses on different
+    rows are not comparable.
 
     Examples:
 
@@ -47,22 +50,18 @@ def runs(
     if not all_runs:
         raise DataError(f"{folder}: holds no runs; `ctr train … --track {folder}` keeps one there.")
     if sort == "logloss":
-        all_runs.sort(key=lambda run: _number(run.metrics["logloss"]))
+        all_runs.sort(key=lambda run: inf if run.metrics["logloss"] is None else run.metrics["logloss"])
     chosen = [_named(name, all_runs, folder) for name in names] if names else all_runs
     lines = _compared(chosen) if names else _listed(chosen)
     report(lines, {"runs": [{"name": run.name, **run.summary} for run in chosen]})
 
 
-def _number(value: float | None) -> float:
-    return float("inf") if value is None else value
-
-
 def _named(name: str, runs: Sequence[Run], folder: Path) -> Run:
-    fit = [run for run in runs if name in run.name]
-    if len(fit) == 1:
-        return fit[0]
-    what = "no run has" if not fit else f"{len(fit)} runs have"
-    raise typer.BadParameter(f"{what} {name!r} in their name in {folder}; `ctr runs` lists the names.")
+    matches = [run for run in runs if name in run.name]
+    if len(matches) == 1:
+        return matches[0]
+    count = "no run has" if not matches else f"{len(matches)} runs have"
+    raise typer.BadParameter(f"{count} {name!r} in their name in {folder}; `ctr runs` lists the names.")
 
 
 def _figure(value: float | None) -> str:
@@ -78,18 +77,18 @@ def _listed(runs: Sequence[Run]) -> list[str]:
     shown = ["spec", "scales", "inputs", *(["hold-out"] if "hold-out" in differing(data_of) else [])]
     rows: list[tuple[str, ...]] = [("run", "examples", "log loss", "AUC", "calibration")]
     rows[0] += (*("optimizer" if key == "name" else key for key in keys), *shown)
-    for run, mine, its in zip(runs, settings, data_of, strict=True):
+    for run, values, data in zip(runs, settings, data_of, strict=True):
         star = "" if run.summary["holdout"] else "*"
         figures = (_figure(run.metrics[name]) for name in ("logloss", "auc", "calibration"))
-        texts = (_text(mine[key]) if key in mine else "" for key in keys)
+        texts = (_text(values[key]) if key in values else "" for key in keys)
         logloss, *others = figures
-        named = run.name, f"{run.summary['examples']:,}", logloss + (star or " ")
-        rows.append((*named, *others, *texts, *(_text(its[key]) for key in shown)))
+        first = run.name, f"{run.summary['examples']:,}", logloss + (star or " ")
+        rows.append((*first, *others, *texts, *(_text(data[key]) for key in shown)))
     return table(rows, "<>>>>" + ">" * len(keys) + "<" * len(shown))
 
 
 def _data_of(run: Run) -> dict[str, Any]:
-    """Which features of which rows it learnt, and which say what it is worth; of many files, the first."""
+    """The spec, inputs and hold-outs of a run; the first of many files."""
     sources = {"inputs": run.summary.get("inputs"), "hold-out": run.summary.get("holdout_inputs")}
     rows = {
         key: [*value[:1], f"and {len(value) - 1:,} more"] if isinstance(value, list) and value[1:] else value
@@ -110,7 +109,7 @@ _SIDE_BY_SIDE = (
     ("scales",),
     ("workers", "store", "best_pass", "seconds"),
 )
-"""What of a run is compared, in the order in which it is shown."""
+"""The compared entries of a run, in the order of display."""
 
 
 def _compared(runs: Sequence[Run]) -> list[str]:
@@ -123,14 +122,14 @@ def _compared(runs: Sequence[Run]) -> list[str]:
     rows = [("", *(run.name for run in runs))]
     for entries in (*groups, [_metrics(run) for run in runs]):
         rows += [
-            (key, *(_text(each[key]) if key in each else "" for each in entries))
+            (key, *(_text(entry[key]) if key in entry else "" for entry in entries))
             for key in differing(entries)
         ]
     return table(rows, "<" + ">" * len(runs))
 
 
 def _metrics(run: Run) -> dict[str, float | None]:
-    """What there is of a run, by what it was measured on."""
+    """The metrics of a run, by the rows they were measured on."""
     figures = {}
     for part in ("progressive", "training", "holdout"):
         if metrics := run.summary.get(part):

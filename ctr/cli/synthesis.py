@@ -18,19 +18,17 @@ def synth(
         Path,
         typer.Option(
             metavar="FILE",
-            help="The log is written here; compressed if the name ends in .gz.",
+            help="Output file; compressed if the name ends in .gz.",
         ),
     ],
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the random numbers; the same seed gives the same log.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; the same seed gives the same log.")] = 0,
     interactions: Annotated[
         int,
         typer.Option(
             min=0,
             metavar="N",
-            help="Plant interactions in so many pairs of columns: a pair of values has a weight of its own. "
-            "They are printed.",
+            help="Number of column pairs with interactions: each pair of values has its own weight. They "
+            "are printed.",
         ),
     ] = 0,
     truth: Annotated[
@@ -43,9 +41,8 @@ def synth(
 ) -> None:
     """Write a synthetic click log with Criteo's columns, to try things out.
 
-    Tab separated, no header: label, 13 numbers I1-I13, 26 categories C1-C26, with heavy tails, missing
-    values and drift. It is drawn from a known model, so the best log loss that any model can reach on it
-    is known and printed.
+    Tab separated, no header: label, 13 numbers I1-I13, 26 categories C1-C26, with heavy tails, missing values
+    and drift. The log is drawn from a known model, so the best possible log loss is known, and printed.
 
     Example: `ctr synth --rows 1000000 --out clicks.tsv`
     """

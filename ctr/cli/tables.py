@@ -1,4 +1,4 @@
-"""Figures as people read them, and tables of them: the same on a terminal and in a file."""
+"""Readable figures and tables, the same on a terminal and in a file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 CROSS_FITTED = (
     "(calibrated: 2-fold cross-fitted metrics; the saved calibration is fitted on all of these rows)"
 )
-"""What to know of the metrics of a model that was calibrated on the same rows."""
+"""A note on the metrics of a model that was calibrated on the same rows."""
 
 
 def table(rows: Sequence[Sequence[str]], aligned: str) -> list[str]:
-    """The rows as lines, each column as wide as its widest cell and aligned `<` or `>`."""
+    """The rows as lines; columns are as wide as their widest cell, and aligned `<` or `>`."""
     widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
 
     def cell(text: str, side: str, width: int) -> str:
@@ -29,12 +29,12 @@ def table(rows: Sequence[Sequence[str]], aligned: str) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """In letters of a terminal: a Chinese one is as wide as two, an accent that stands alone has no width."""
+    """The width on a terminal: Chinese letters are two cells wide, combining accents none."""
     return sum(0 if combining(letter) else 1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
 def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
-    """One line of metrics per entry, under a line of heads; a last one where some are not defined."""
+    """One line of metrics per entry below a header, and a note if some are undefined."""
     rows: list[tuple[str, ...]] = [("", "examples", "log loss", "norm. entropy", "AUC", "calibration")]
     for name, m in evaluated.items():
         cells = (m.logloss, m.normalized_entropy, m.auc, m.calibration)
@@ -45,7 +45,7 @@ def metric_lines(evaluated: Mapping[str, MetricSummary]) -> list[str]:
 
 
 def reliability_lines(summary: MetricSummary) -> list[str]:
-    """The reliability table: mean prediction and observed rate with its interval, by prediction."""
+    """The reliability table: mean prediction, and observed rate with its interval."""
     rows: list[tuple[str, ...]] = [("examples", "predicted", "observed", "95% from", "to")]
     rows += [
         (f"{r.examples:,}", *(f"{rate:.5f}" for rate in (r.mean_prediction, r.observed_rate, r.low, r.high)))
@@ -59,7 +59,7 @@ def reliability_lines(summary: MetricSummary) -> list[str]:
 
 
 def saturation_lines(saturations: Saturations) -> list[str]:
-    """What to do about numbers that came to the end of their range in Redis, if any did."""
+    """Advice about numbers that reached the limit of their range in Redis, if any did."""
     return [f"{'warning' if saturations.z else 'note'}: {saturations.advice}"] if saturations.advice else []
 
 

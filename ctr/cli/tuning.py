@@ -36,12 +36,12 @@ def tune(
         ),
     ] = None,
 ) -> None:
-    """Find the settings of `ctr train` that suit some data.
+    """Find good settings of `ctr train` for some data.
 
-    Each trial trains with other settings (alpha, beta, l1, l2) on a part of the rows, and is scored on
-    the others after every pass, which also finds the number of passes. Trials also scale the fields, as some
-    learn best with larger steps than others. Ctrl-C keeps the best settings so far. The search is Optuna's,
-    which comes with `make install` and `ctr[all]`.
+    Each trial trains with other settings (alpha, beta, l1, l2) on part of the rows, and is scored on the rest
+    after every pass, which also determines the number of passes. Trials also scale fields, as some learn best
+    with larger steps than others. Ctrl-C keeps the best settings so far. The search uses Optuna, which comes
+    with `make install` and `ctr[all]`.
 
     Examples:
 
@@ -79,7 +79,7 @@ def tune(
 
 
 class SearchShown:
-    """One progress after the other, so that the time left is that of the trials."""
+    """Shows the progress of hashing, then that of the trials, so that the remaining time is right."""
 
     def __init__(self, shown: ExitStack) -> None:
         self._shown = shown
@@ -87,16 +87,16 @@ class SearchShown:
         self._tuning = False
 
     def on_rows(self, rows: int, fraction: float) -> None:
-        """So many rows are hashed."""
+        """Show the number of hashed rows."""
         self._report(rows, fraction)
 
     def on_progress(self, so_far: Progress) -> None:
-        """How far the trials are."""
+        """Show the progress of the trials."""
         if not self._tuning:
             self._tuning = True
             self._shown.close()
             self._report = self._shown.enter_context(progress("tuning"))
-        best = min((each.judged.loss for each in so_far.tried), default=None)
+        best = min((trial.judged.loss for trial in so_far.tried), default=None)
         self._report(so_far.rows, so_far.fraction, best)
 
 
@@ -147,7 +147,7 @@ def _lines(tuned: Tuned, out: Path) -> list[str]:
 
 
 def _crosses_lines(suggestion: Suggestion | None, tuned: Tuned, new_spec: Path) -> list[str]:
-    """Where the spec with crosses is, if any were wanted."""
+    """Where the spec with crosses is, if crosses were searched."""
     if suggestion is None:
         return []
     if not tuned.best.crosses:

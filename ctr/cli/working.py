@@ -32,10 +32,10 @@ def worker(
     ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Join a training job that `ctr train --store` runs elsewhere; workers may join and leave at any time.
+    """Join a training job of `ctr train --store` on another machine; workers may join and leave at any time.
 
-    The input must lie at the same path as on the machine of `ctr train`. Ctrl-C leaves after the running
-    chunk; the other workers continue with the rest.
+    The input must have the same path as on the machine of `ctr train`. Ctrl-C leaves after the current chunk;
+    the other workers continue.
 
     Example: `ctr worker --store redis://10.0.0.7:6379/0?model=ads`
     """
@@ -47,7 +47,7 @@ def worker(
     if with_parent:
         take_part(url, job, lease_s=lease, stop=_parents_end())
         return
-    with stopping("The other workers go on."), stop_requests() as stop, _leaving_in_time(stop):
+    with stopping("The other workers continue."), stop_requests() as stop, _leaving_in_time(stop):
         report = take_part(url, job, lease_s=lease, stop=stop)
     typer.echo(f"trained {report.examples:,} examples")
     if stop.is_set():
@@ -56,25 +56,25 @@ def worker(
 
 @contextmanager
 def _leaving_in_time(stop: Event) -> Iterator[None]:
-    """End the process should it not leave within a minute after `stop` is set, as its disk hangs."""
-    left = Event()
+    """End the process if it has not left a minute after `stop` is set, for example because its disk hangs."""
+    has_left = Event()
 
     def watch() -> None:
         stop.wait()
-        if not left.wait(_LONGEST_LEAVING_S):
+        if not has_left.wait(_LONGEST_LEAVING_S):
             os._exit(STOPPED)
 
     Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        left.set()
+        has_left.set()
 
 
 def _parents_end() -> Event:
-    """Set when the process that started this one closes our standard input, or dies.
+    """An event that is set when the parent process closes this process's standard input, or dies.
 
-    Signals that go to all processes of a job are the parent's to act on, which still needs its workers then.
+    Signals to all processes of a job are ignored here: the parent handles them, and still needs its workers.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -84,11 +84,11 @@ def _parents_end() -> Event:
 
 
 def _wait_for_parent(stop: Event) -> None:
-    # Not through `sys.stdin`: its lock may not be held by a thread when Python ends.
+    # Not through `sys.stdin`, whose lock no thread may hold when Python ends.
     while os.read(0, 1):
         pass
     stop.set()
-    # The store may have died with the parent; then there is nothing left to wait for.
+    # If the store died with the parent, there is nothing to wait for.
     timer = Timer(_LONGEST_END_S, os._exit, (1,))
     timer.daemon = True
     timer.start()

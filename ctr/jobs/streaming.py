@@ -1,4 +1,4 @@
-"""`run_stream_job`: training that never stops, from a stream of examples to versions that are published."""
+"""`run_stream_job`: trains on a stream of examples without end, and publishes versions."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
 
-import numpy as np
 import orjson
 
 from ctr.checkpoint import read_position
-from ctr.distributed import CheckpointSettings, StoreSettings, train_distributed
+from ctr.distributed import train_distributed
 from ctr.errors import CtrError, ModelError
 from ctr.features import Batch
 from ctr.interrupts import stop_requests
+from ctr.jobs.training.distributed import store_settings
 from ctr.jobs.training.outcome import require_places
-from ctr.jobs.training.setup import wanted_spec
+from ctr.jobs.training.setup import require_finite, wanted_spec
 from ctr.learn import (
     TrainSettings,
     click_rate,
@@ -38,31 +38,33 @@ from ctr.settings import TrainJob
 from ctr.stream import ExampleStream, StreamSource
 from ctr.workers import JobDescription, WorkerReport, collect, filters_for, learnt_text
 
-Say = Callable[[str], object]
+Print = Callable[[str], object]
 """Prints a line."""
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _FIRST_ROWS = 16_384
 _LEAST_WATCHED = 1_000
-"""Examples since the last look at quality; of fewer, log loss and calibration say little."""
-_REMEMBERED = 0.3
-"""How much one interval changes the log loss that later ones are compared with."""
+"""The fewest examples for a check of quality: with fewer, log loss and calibration are too uncertain."""
+_NEW_SHARE = 0.3
+"""The weight of the newest interval in the moving average of the log loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOutcome:
-    """What came of a job until it was stopped."""
+    """The outcome of a job that was stopped."""
 
     model: Model
     saved_to: Path
     examples: int
     progressive: MetricSummary
     published: int
-    """Versions."""
+    """Number of versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
+    """A job with its stream open and its settings chosen."""
+
     job: TrainJob
     description: JobDescription
     former: SavedState | None
@@ -74,12 +76,9 @@ class _Setup:
         return self.description.optimizer_in(0)
 
     def model(self, state: tuple[Slots, Float32], progressive: MetricSummary) -> Model:
-        """The model of a state, with what was predicted before it was learnt."""
+        """The model of a state; `progressive`: metrics of predictions before learning from their rows."""
         linear = LinearModel(*weights_of(state, self.optimizer, self.job.model.parent))
-        if not np.isfinite(linear.weights.sum(dtype=np.float64)):
-            raise ModelError(
-                "training diverged: a weight is not a number; lower alpha, or scale large values."
-            )
+        require_finite(linear)
         facts = {
             "optimizer": {**self.optimizer.to_json(), "passes": 1.0},
             "training": {
@@ -100,26 +99,23 @@ class _Setup:
         return Model.of(self.source.spec, linear, facts, state=state)
 
 
-def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
-    """Train until SIGINT or SIGTERM; then the model is saved, and the store is emptied.
+def run_stream_job(job: TrainJob, print_line: Print) -> StreamOutcome:
+    """Train until SIGINT or SIGTERM; then save the model and empty the store.
 
-    Meanwhile, versions are saved and published every so often while their quality is within bounds. Raises
-    the errors of the parts.
+    Meanwhile, versions are saved and published at intervals while their quality is within bounds. Raises the
+    errors of the parts.
     """
     with stop_requests() as stop, ExitStack() as opened:
         require_places(job)
         assert job.stream is not None
         stream = opened.enter_context(closing(ExampleStream(job.stream)))
-        setup = _set_up(job, stream, stop, say)
-        publisher = _Publisher(setup, say, stop)
-        checkpoints = None
-        if job.checkpoint is not None:
-            checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
+        setup = _set_up(job, stream, stop, print_line)
+        publisher = _Publisher(setup, print_line, stop)
         opened.callback(publisher.close)
         trained, cluster = train_distributed(
             setup.description,
             setup.source,
-            StoreSettings(job.store, checkpoints, job.resume, job.lease, job.model.parent),
+            store_settings(job, job.model.parent),
             start=setup.start,
             stop=stop,
             on_start=lambda _: publisher.start(),
@@ -130,15 +126,15 @@ def run_stream_job(job: TrainJob, say: Say) -> StreamOutcome:
             progressive = cluster.report.progressive.summary()
             model = setup.model(trained.state, progressive)
             save_model(model, job.model, trained.state)
-            publisher.let_go()  # what is in the model, so that a job that goes on from it begins there
+            publisher.trim()  # chunks that the model includes, so that the next job starts behind them
             trained.store.drop()
         if publisher.failure is not None:
             raise publisher.failure
     return StreamOutcome(model, job.model, progressive.examples, progressive, publisher.published)
 
 
-def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Setup:
-    """What a job starts with; of a new model, this waits for the first rows of the stream."""
+def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print) -> _Setup:
+    """Set up a job; for a new model, wait for the first rows of the stream."""
     assert job.stream is not None
     spec = wanted_spec(job)
     if spec is None:
@@ -159,14 +155,14 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
 
         start = former.slots, converted(former.state, convert, job.model.parent)
     elif not job.resume:
-        first = _first_rows(source, stop, say)
+        first = _first_rows(source, stop, print_line)
         needed = max(needed, expected_n(first, TrainSettings().sampling(spec.seed)))
         if spec.bias:
             assert first.labels is not None
             rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
             start = starting_state(optimizer, rate, spec.bits)
     n_bits = n_fraction_bits(needed)
-    # Of rows that are there twice, nothing may wait in logs: each click counts.
+    # Clicked rows are in the stream twice, so no update may be deferred: each click counts.
     filters = filters_for("asp", {"defer": 0.0, **job.filters})
     description = JobDescription(
         inputs=(),
@@ -196,21 +192,21 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, say: Say) -> _Set
     return _Setup(job, description, former, source, start)
 
 
-def _first_rows(source: StreamSource, stop: Event, say: Say) -> Batch:
-    """Rows of the stream's oldest chunk. Raises KeyboardInterrupt when `stop` is set before there is any."""
-    waits = False
+def _first_rows(source: StreamSource, stop: Event, print_line: Print) -> Batch:
+    """Rows of the stream's oldest chunk. Raises KeyboardInterrupt if `stop` is set before there is one."""
+    is_waiting = False
     while source.stream.first() is None:
-        if not waits:
-            say(f"waiting for the first rows of {source.stream.url}")
-            waits = True
-        if stop.wait(_LOOK_S):
+        if not is_waiting:
+            print_line(f"waiting for the first rows of {source.stream.url}")
+            is_waiting = True
+        if stop.wait(_POLL_S):
             raise KeyboardInterrupt
     return source.sample(_FIRST_ROWS)
 
 
 @dataclass(slots=True)
 class Quality:
-    """Progressive validation over a while, from what workers report of all that they have done."""
+    """Progressive validation by intervals, from the totals that workers report."""
 
     max_loss_rise: float
     max_miscalibration: float
@@ -219,101 +215,101 @@ class Quality:
     calibration: float = float("nan")
     usual_logloss: float | None = None
     """A moving average over intervals within bounds."""
-    _seen: dict[str, Mapping[str, float]] = field(default_factory=dict)
+    _totals: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def look(self, totals: Mapping[str, Mapping[str, float]]) -> str | None:
-        """Note the totals of each worker (`Metrics.totals`); what is wrong with those since the last look.
+        """Take in the totals of each worker (`Metrics.totals`); returns a problem of the latest interval.
 
-        None also while they are too few to say.
+        None if there is no problem, or there are too few examples.
         """
         new = dict.fromkeys(("weight", "loss", "predicted", "clicked"), 0.0)
-        for worker, now in totals.items():
-            before = self._seen.get(worker, {})
+        for worker, total in totals.items():
+            earlier = self._totals.get(worker, {})
             for name in new:
-                new[name] += now[name] - before.get(name, 0.0)
+                new[name] += total[name] - earlier.get(name, 0.0)
         self.examples = new["weight"]
         if self.examples < _LEAST_WATCHED or not new["clicked"]:
             return None
-        self._seen.update(totals)
+        self._totals.update(totals)
         self.logloss, self.calibration = new["loss"] / new["weight"], new["predicted"] / new["clicked"]
         usual = self.usual_logloss
         if usual is not None and self.logloss > usual * (1 + self.max_loss_rise):
             return f"log loss {self.logloss:.5f} is more than {self.max_loss_rise:.0%} above {usual:.5f}"
-        within = 1 + self.max_miscalibration
-        if not 1 / within <= self.calibration <= within:
-            return f"calibration {self.calibration:.3f} is not between {1 / within:.3f} and {within:.3f}"
-        self.usual_logloss = self.logloss if usual is None else usual + _REMEMBERED * (self.logloss - usual)
+        bound = 1 + self.max_miscalibration
+        if not 1 / bound <= self.calibration <= bound:
+            return f"calibration {self.calibration:.3f} is not between {1 / bound:.3f} and {bound:.3f}"
+        self.usual_logloss = self.logloss if usual is None else usual + _NEW_SHARE * (self.logloss - usual)
         return None
 
 
 class _Publisher:
-    """Publishes versions, watches their quality, and lets the stream go; on a thread of its own."""
+    """Publishes versions, checks their quality, and trims the stream, on its own thread."""
 
-    def __init__(self, setup: _Setup, say: Say, stop: Event) -> None:
-        """It sets `stop` when it fails for a reason that will not pass."""
+    def __init__(self, setup: _Setup, print_line: Print, stop: Event) -> None:
+        """It sets `stop` after a permanent failure."""
         self.published = 0
         self.failure: Exception | None = None
-        self._setup, self._say, self._stop = setup, say, stop
+        self._setup, self._print, self._stop = setup, print_line, stop
         self._url = parse_redis_url(setup.job.store)
         self._closing = Event()
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
         self._quality = Quality(setup.job.max_loss_rise, setup.job.max_miscalibration)
         self._is_held = False
-        """Whether nothing is published because of its quality."""
+        """Whether versions are held back because of their quality."""
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until what is being published is published."""
+        """Stop, after finishing the version that is being published."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def let_go(self) -> None:
-        """Let the stream go up to where nobody needs it any more."""
+    def trim(self) -> None:
+        """Trim the chunks of the stream that nobody needs any more."""
         with closing(JobBoard(self._url)) as board:
-            self._let_go(board)
+            self._trim(board)
 
     def _run(self) -> None:
         try:
-            self._publish_on()
+            self._publish_repeatedly()
         except Exception as error:  # noqa: BLE001  (raised at the end of the job, which ends now)
             self.failure = error
             self._stop.set()
 
-    def _publish_on(self) -> None:
+    def _publish_repeatedly(self) -> None:
         job = self._setup.job
         next_version = monotonic() + job.publish_every
         with ExitStack() as opened:
             board = store = None
-            while not self._closing.wait(_LOOK_S):
+            while not self._closing.wait(_POLL_S):
                 try:
                     if board is None or store is None:
                         board = opened.enter_context(closing(JobBoard(self._url)))
                         store = opened.enter_context(closing(self._setup.description.join_store(self._url)))
-                    self._let_go(board)
+                    self._trim(board)
                     if monotonic() >= next_version:
                         next_version = monotonic() + job.publish_every
-                        self._look(board, store)
-                except CtrError as error:  # such as Redis that fails over, or a disk that is full
-                    self._say(f"{_clock()} nothing is published: {error}")
+                        self._publish_next(board, store)
+                except CtrError as error:  # such as a failover of Redis, or a full disk
+                    self._print(f"{_clock()} nothing is published: {error}")
 
-    def _let_go(self, board: JobBoard) -> None:
-        positions = {lane: each.progress for lane, each in board.look().unfinished.items()}
+    def _trim(self, board: JobBoard) -> None:
+        positions = {lane: shard.progress for lane, shard in board.look().unfinished.items()}
         if self._setup.job.checkpoint is not None:
             try:
                 saved = read_position(self._setup.job.checkpoint)["progress"]
-            except ModelError:  # there is none yet
+            except ModelError:  # there is no checkpoint yet
                 return
             positions = {int(lane): progress for lane, progress in saved.items()}
         for lane, position in positions.items():
-            # Of a lane that this job has had nothing of yet, the board has no position.
+            # The board has no position for lanes that this job has not trained yet.
             first = self._setup.description.stream_from[lane]
             self._setup.source.stream.trained(lane, max(position, first))
 
-    def _look(self, board: JobBoard, store: RedisStore) -> None:
-        """Publish a version, or say why not."""
+    def _publish_next(self, board: JobBoard, store: RedisStore) -> None:
+        """Publish a version, or print why not."""
         view = board.look(shards=False)
         blobs = board.reports([f"life:{worker.id}" for worker in view.workers])
         totals = {name: orjson.loads(blob)["totals"] for name, blob in blobs.items()}
@@ -329,30 +325,26 @@ class _Publisher:
         state = read_out(store, self._setup.job.model.parent)
         model = self._setup.model(state, report.progressive.summary())
         save_model(model, self._setup.job.model, state)
-        where = self._published()
+        place = self._setup.job.publish
+        if place is not None:
+            registry, labels = parse_place(place)
+            Registry(registry).publish(self._setup.job.model, labels)
         self.published += 1
         self._is_held = False
-        self._say(
+        self._print(
             f"{_clock()} {quality.examples:,.0f} examples, log loss {quality.logloss:.5f}, calibration "
-            f"{quality.calibration:.3f}; version {model.id}{where}"
+            f"{quality.calibration:.3f}; version {model.id}{'' if place is None else f' is in {place}'}"
         )
 
-    def _published(self) -> str:
-        place = self._setup.job.publish
-        if place is None:
-            return ""
-        registry, labels = parse_place(place)
-        Registry(registry).publish(self._setup.job.model, labels)
-        return f" is in {place}"
-
     def _hold(self, problem: str) -> None:
-        """Publish nothing, and let labels go back to the version before, once."""
-        back = ""
+        """Hold versions back, and roll labels back to the previous version, once."""
+        rollbacks = ""
         if not self._is_held and self._setup.job.publish is not None:
             registry, labels = parse_place(self._setup.job.publish)
-            back = "".join(f"; {each} is {Registry(registry).rollback(each)} again" for each in labels)
+            versions = {label: Registry(registry).rollback(label) for label in labels}
+            rollbacks = "".join(f"; {label} is {version} again" for label, version in versions.items())
         self._is_held = True
-        self._say(f"{_clock()} nothing is published: {problem}{back}")
+        self._print(f"{_clock()} nothing is published: {problem}{rollbacks}")
 
 
 def _clock() -> str:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def build(job: BuildJob, report: Report) -> None:
     """Hash raw files once, so that every later training pass is fast.
 
-    Training reads the rows in the order of the files. If they are sorted, such as by label, the model
-    learns badly; `--shuffle` puts them in a random order.
+    Training reads the rows in the order of the files. If they are sorted, for example by label, the model
+    learns badly; `--shuffle` puts them in random order.
 
-    Windows look back at the rows before, so these come in the order of time, and `--windows-from` goes on
-    where the day before ended.
+    Windows look back at earlier rows, so rows must be in time order; `--windows-from` continues from the
+    previous day.
 
     Examples:
 
@@ -38,9 +38,13 @@ def build(job: BuildJob, report: Report) -> None:
     warnings = portions[-1].source.warnings()
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
+
+    def on_resume(rows: int) -> None:
+        typer.echo(f"continuing after {rows:,} rows that an interrupted build has written", err=True)
+
     started = perf_counter()
     with stopping("Nothing was written."):
-        manifests = build_datasets(job, portions, _going_on)
+        manifests = build_datasets(job, portions, on_resume)
     facts, lines = _summary(portions, manifests, perf_counter() - started)
     facts |= {"shuffle": job.shuffle, "warnings": warnings}
     if (texts := portions[-1].texts) is not None:
@@ -51,24 +55,20 @@ def build(job: BuildJob, report: Report) -> None:
     report(lines, facts)
 
 
-def _going_on(rows: int) -> None:
-    typer.echo(f"going on behind {rows:,} rows that an interrupted build has written", err=True)
-
-
 def _dictionary(texts: Dictionary, out: str) -> tuple[dict[str, int], str]:
-    """What is told of it, as JSON and for a person."""
+    """Facts about the dictionary, as JSON and as a line."""
     from ctr.features import input_files
     from ctr.features.readable import DICTIONARY
 
     known = len(texts.table())
     facts = {"features": known, "bytes": input_files([f"{out}/{DICTIONARY}"])[0].size}
-    return facts, f"{DICTIONARY} in it has the texts of the {known:,} most frequent features"
+    return facts, f"its {DICTIONARY} has the texts of the {known:,} most frequent features"
 
 
 def _summary(
     portions: list[Portion], manifests: list[DatasetManifest], seconds: float
 ) -> tuple[dict[str, Any], list[str]]:
-    """For a program, and for a person."""
+    """Facts about the data sets, as JSON and as lines."""
     rows = sum(manifest.rows for manifest in manifests) - sum(each.unfinished.before for each in portions)
     *held_out, facts = [_facts(*each) for each in zip(portions, manifests, strict=True)]
     source, manifest = portions[-1].source, manifests[-1]
@@ -83,8 +83,8 @@ def _summary(
     if held_out:
         facts["holdout"] = held_out[0]
         lines = [
-            f"hashed {some(manifest.rows, 'row')} into {portions[-1].name}, and {manifests[0].rows:,} that"
-            f" are held out into {portions[0].name}, {speed}"
+            f"hashed {some(manifest.rows, 'row')} into {portions[-1].name}, and {manifests[0].rows:,}"
+            f" held-out rows into {portions[0].name}, {speed}"
         ]
     if (windows := source.windows) is not None:
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
@@ -95,7 +95,7 @@ def _summary(
 
 
 def _facts(portion: Portion, manifest: DatasetManifest) -> dict[str, Any]:
-    """Of one data set, as JSON."""
+    """Facts about one data set, as JSON."""
     return {
         "examples": manifest.rows,
         "positives": manifest.positives,
@@ -112,7 +112,7 @@ def describe(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Raw rows of the data set, whose features that share a slot are counted by field.",
+            help="Raw rows of the data set, to count by field the features that share a slot.",
         ),
     ] = None,
     rows: Annotated[
@@ -122,7 +122,7 @@ def describe(
     """Show what a hashed data set holds: rows, clicks, features, slots used, expected collisions.
 
     Two features *collide* when they hash to the same slot and so share one weight; more `bits` in the
-    spec mean fewer collisions. Those of each field are counted in raw rows.
+    spec mean fewer collisions. Collisions by field are counted in raw rows.
 
     Example: `ctr features describe days.hashed --raw day1.tsv`
     """
@@ -140,7 +140,7 @@ def describe(
 
 
 def _collision_lines(sample: Collisions) -> list[str]:
-    """Of each field, how many of its features share a slot."""
+    """The features of each field that share a slot."""
     head = ("field", "features", "expected", "actual", "share")
     fields = [
         (

@@ -1,4 +1,4 @@
-"""`ctr features init`, `fit`, `check` and `show`: a spec for raw data, and what it finds in that."""
+"""`ctr features init`, `fit`, `check` and `show`: write, fit and check a spec for raw data."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def init(
     ],
     out: Annotated[Path, typer.Option(metavar="SPEC.yaml", help="The spec is written to this file.")],
     label: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="The column of the label, if its name does not tell.")
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column of the label, if it is not clear from the names."),
     ] = None,
 ) -> None:
-    """Write a first feature spec for raw data, with comments, from what its first rows look like.
+    """Write a first feature spec for raw data, with comments, based on its first rows.
 
-    It works as it is; better it where you know more. A file that is there is not replaced.
+    It works as it is; edit as needed. An existing file is not replaced.
 
     Example: `ctr features init clicks.csv --out ads.yaml`
     """
@@ -61,8 +62,8 @@ def fit(
 ) -> None:
     """Let a spec learn what its transforms need (quantiles, counts of values) in one pass over raw data.
 
-    `ctr features build` does it by itself, for the data that it hashes. Fit a spec to use what one period
-    has taught for another.
+    `ctr features build` does this itself for the data that it hashes. Fit a spec to reuse what it learnt from
+    one period for another.
 
     Example: `ctr features fit --spec ads.yaml january/ --out january.spec`
     """
@@ -83,7 +84,7 @@ def fit(
     write_fitted_spec(fitted, out)
     learnt = learnt_of(fitted) or {}
     if not learnt:
-        typer.echo(f"{spec} has nothing to learn; {out} has it as it is", err=True)
+        typer.echo(f"{spec} has nothing to learn; {out} is a copy", err=True)
     typer.echo(f"wrote {out}: {some(len(learnt), 'learnt array')}, fingerprint {fitted.fingerprint[:12]}")
 
 
@@ -95,12 +96,11 @@ def check(
         int, typer.Option(min=2, help="How many of the first rows to look at.", show_default=True)
     ] = _CHECK_ROWS,
 ) -> None:
-    """Look at raw data through a spec: missing values, distinct ones, and what looks wrong.
+    """Check raw data against a spec: missing values, distinct values, and likely problems.
 
-    Warns of fields that tell nothing, of those that know the label (a leak), of values that do not come
-    again, and of rows out of the order of time where windows or hold-outs need that. For each field, *AUC
-    alone* is how well click rates by its values, of the first half of the rows, rank the second half: 0.5 is
-    chance.
+    Warns of fields without information, of fields that contain the label (leaks), of values that never recur,
+    and of rows out of time order if windows or hold-outs need it. *AUC alone* shows how well a field's click
+    rates in the first half of the rows rank the second half: 0.5 is chance.
 
     Example: `ctr features check --spec ads.yaml clicks.csv`
     """
@@ -149,9 +149,9 @@ def show(
     spec: RawSpec,
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = _SHOW_ROWS,
 ) -> None:
-    """Show what becomes of a few rows: text, feature, slot, and value where not all values are 1.
+    """Show how a few rows are transformed: text, feature, slot, and value if not all values are 1.
 
-    Features of windows are left out, as they come of the rows before.
+    Window features are omitted, as they depend on earlier rows.
 
     Example: `ctr features show --spec ads.yaml clicks.csv --rows 2`
     """

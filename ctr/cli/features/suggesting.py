@@ -25,26 +25,26 @@ def suggest(
         Path,
         typer.Option(
             metavar="NEW.yaml",
-            help="The spec with the crosses that were found is written to this file.",
+            help="The spec with the suggested crosses is written to this file.",
         ),
     ],
-    crosses: Annotated[int, typer.Option(min=1, metavar="N", help="The most crosses to add.")] = 20,
+    crosses: Annotated[
+        int, typer.Option(min=1, metavar="N", help="The maximum number of crosses to add.")
+    ] = 20,
     rows: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="N", help="Of more rows than this, look at so many, spread evenly over all."
-        ),
+        typer.Option(min=1, metavar="N", help="Use at most this many rows, spread evenly over all."),
     ] = 1_000_000,
     workers: Annotated[
         int | None,
         typer.Option(min=1, max=1_000, help="Threads.  \\[default: one per core]"),
     ] = None,
 ) -> None:
-    """Find the crosses of a spec's fields that are worth having.
+    """Find crosses of a spec's fields that improve the model.
 
-    A model of the spec as it is learns from the rows, and each pair of fields is tried on top of it. The best
-    pairs, and some of three fields, are written into a new spec, each with what it brought. The last fifth of
-    the rows decides whether a model gains by them; if not, none is proposed.
+    A model of the present spec is trained, and each pair of fields is tried on top of it. The best pairs, and
+    some triples, are written into a new spec, each with its gain. The last fifth of the rows decides whether
+    the model improves; if not, no cross is suggested.
 
     Example: `ctr features suggest --spec criteo day1.tsv --out crossed.yaml`
     """
@@ -78,10 +78,10 @@ def _lines(suggestion: Suggestion, out: Path, seconds: float) -> list[str]:
     ]
     if suggestion.left_out:
         lines.append(
-            f"left out, as a row may have several of their features: {', '.join(suggestion.left_out)}"
+            f"skipped, as a row may have several of their features: {', '.join(suggestion.left_out)}"
         )
     if not suggestion.chosen:
-        return [*lines, f"no cross lowers the log loss for sure; {out} is the spec as it was"]
+        return [*lines, f"no cross improves log loss significantly; {out} is the unchanged spec"]
     width = max(map(len, suggestion.names))
     lines.append(f"{'cross':<{width}}  nats per 1,000 rows")
     lines += [
@@ -90,7 +90,7 @@ def _lines(suggestion: Suggestion, out: Path, seconds: float) -> list[str]:
     ]
     loss, gain = suggestion.held_out_loss, suggestion.held_out_gain
     lines.append(
-        f"log loss of the last fifth of the rows: {loss:.5f} without them, {loss - gain:.5f} with those that"
-        f" the rows before choose (standard error of the difference {suggestion.held_out_error:.5f})"
+        f"log loss of the last fifth of the rows: {loss:.5f} without crosses, {loss - gain:.5f} with crosses"
+        f" chosen on the other rows (standard error of the difference {suggestion.held_out_error:.5f})"
     )
-    return [*lines, f"{out}: the spec with {len(suggestion.chosen)} crosses more"]
+    return [*lines, f"{out}: the spec with {len(suggestion.chosen)} more crosses"]

@@ -1,4 +1,4 @@
-"""`ctr model diff`: what sets two models apart."""
+"""`ctr model diff`: the differences between two models."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _LONGEST = 80  # characters of a feature in a line
 
 def diff(
     report: Report,
-    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of the model before.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Folder of the model after.")],
+    first: Annotated[Path, typer.Argument(metavar="A", help="Folder of the first model.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Folder of the second model.")],
     rows: Annotated[int, typer.Option(min=1, max=100_000, help="How many weights of each kind.")] = _ROWS,
     values: Values = None,
 ) -> None:
-    """Show what sets two models apart: settings, spec, metrics, and the weights that changed most.
+    """Show the differences between two models: settings, spec, metrics, and the weights that changed most.
 
-    Weights are the same ones if they have the same slot. Of models that hash to other slots (other bits or
-    another seed), those are compared whose features are known by their texts, as `ctr model top` shows them.
+    Weights are matched by slot. If the models hash to different slots (other bits or another seed), weights
+    are matched by the texts of their features, as in `ctr model top`.
 
     Example: `ctr model diff monday tuesday`
     """
@@ -40,23 +40,25 @@ def diff(
 
     a, b = load_model(first), load_model(second)
     by_slot = same_slots(a.spec, b.spec)
-    named = a.weights(values), b.weights(values)
+    weights = a.weights(values), b.weights(values)
     settings, changes = _settings(a, b), spec_changes(a.spec, b.spec)
     lines = table([("", str(first), str(second)), ("model", a.id, b.id), *settings], "<<<")
     lines += [f"spec: {line}" for line in changes] or ["spec: the same"]
-    of_both = {
-        f"{path}, {name}": m for path, e in ((first, a), (second, b)) for name, m in measured(e).items()
+    metrics = {
+        f"{path}, {name}": summary
+        for path, model in ((first, a), (second, b))
+        for name, summary in measured(model).items()
     }
-    lines += metric_lines(of_both) if of_both else []
+    lines += metric_lines(metrics) if metrics else []
     facts: dict[str, Any] = {
         "models": [a.id, b.id],
         "settings": {name: [one, other] for name, one, other in settings},
         "spec": changes,
-        "metrics": [each.manifest.get("metrics", {}) for each in (a, b)],
+        "metrics": [model.manifest.get("metrics", {}) for model in (a, b)],
         "weights": None,
     }
     try:
-        differences = difference(*named, by_slot=by_slot)
+        differences = difference(*weights, by_slot=by_slot)
     except DataError as error:
         lines.append(f"weights: {error}")
     else:
@@ -66,8 +68,8 @@ def diff(
 
 
 def _settings(a: Model, b: Model) -> list[tuple[str, str, str]]:
-    """Name and both values of each setting that is not the same."""
-    one, other = ({**e.manifest["optimizer"], **e.manifest.get("training", {})} for e in (a, b))
+    """Name and both values of each setting that differs."""
+    one, other = ({**model.manifest["optimizer"], **model.manifest.get("training", {})} for model in (a, b))
     names = [
         name
         for name in {**one, **other}
@@ -77,8 +79,8 @@ def _settings(a: Model, b: Model) -> list[tuple[str, str, str]]:
 
 
 def _is_record(value: object) -> bool:
-    """Whether it is no setting, but of what training came by, such as its learning curve."""
-    return isinstance(value, list) and not all(isinstance(each, str) for each in value)
+    """Whether a value is not a setting but a record of training, such as its learning curve."""
+    return isinstance(value, list) and not all(isinstance(item, str) for item in value)
 
 
 def _value(value: object) -> str:
@@ -97,7 +99,7 @@ def _weight_lines(
         f"correlation {'-' if correlation is None else f'{correlation:.4f}'}"
     ]
     if any(differences.left_out):
-        lines.append("(of {:,} and {:,} more, the features are not known)".format(*differences.left_out))
+        lines.append("({:,} and {:,} more have unknown features)".format(*differences.left_out))
     for head, kind in (
         ("largest changes", "largest_changes"),
         (f"only in {second}", "largest_gained"),

@@ -1,4 +1,4 @@
-"""`ctr model info`: what a model is."""
+"""`ctr model info`: describes a model."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _PARTS = {
     "calibration.safetensors": "calibration",
     "state.safetensors": "state to train on from",
 }
-"""In words; the other files are of windows."""
+"""Names of the files; the others belong to windows."""
 
 
 def info(report: Report, model: ModelArgument) -> None:
-    """Show what a model is: its spec, its settings, its metrics, and what its folder holds.
+    """Describe a model: spec, settings, metrics, and the files of its folder.
 
     Example: `ctr model info model`
     """
@@ -45,7 +45,7 @@ def info(report: Report, model: ModelArgument) -> None:
 
 
 def _facts(model: Model, folder: Path) -> dict[str, Any]:
-    """All that the command tells."""
+    """The facts that the command shows."""
     spec, w = model.spec, model.linear.weights
     files = {name: (folder / name).stat().st_size for name in sorted(model.manifest["sha256"])}
     return {
@@ -84,7 +84,7 @@ def _lines(model: Model, facts: dict[str, Any]) -> list[str]:
 
 
 def measured(model: Model) -> dict[str, MetricSummary]:
-    """The metrics that the manifest has, by what they were measured on."""
+    """The metrics of the manifest, by the rows they were measured on."""
     from ctr.metrics import MetricSummary
 
     words = {
@@ -112,34 +112,37 @@ def _training(entry: dict[str, Any]) -> list[tuple[str, str]]:
     if not entry:
         return []
     inputs = entry["inputs"]
-    named = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3:,} more" if len(inputs) > 3 else "")
-    said = [f"{entry['examples']:,} examples", f"{some(entry['epochs'], 'pass')} over {entry['rows']:,} rows"]
-    said.append(some(entry["workers"], "worker"))
-    if entry["chunk"] is not None:  # those of a stream are cut by its writer
-        said.append(f"chunks of {entry['chunk']:,}")
+    names = ", ".join(inputs[:3]) + (f" and {len(inputs) - 3:,} more" if len(inputs) > 3 else "")
+    facts = [
+        f"{entry['examples']:,} examples",
+        f"{some(entry['epochs'], 'pass')} over {entry['rows']:,} rows",
+    ]
+    facts.append(some(entry["workers"], "worker"))
+    if entry["chunk"] is not None:  # the writer of a stream cuts its chunks
+        facts.append(f"chunks of {entry['chunk']:,}")
     if entry.get("warm_start") is not None:
-        said.append(f"on top of {entry['warm_start']}")
+        facts.append(f"on top of {entry['warm_start']}")
     if entry["interrupted"]:
-        said.append("stopped early")
-    return [("trained on", named), ("", ", ".join(said)), *_lineage(entry.get("lineage", []))]
+        facts.append("stopped early")
+    return [("trained on", names), ("", ", ".join(facts)), *_lineage(entry.get("lineage", []))]
 
 
 def _lineage(models: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The models that it comes from, oldest first; of many, the newest."""
+    """The models it was trained from, oldest first; the newest of many."""
     shown = [
-        f"{each['id']} ({', '.join(each['inputs'][:1])}, {each['rows'] or 0:,} rows)"
-        for each in models[-_MODELS_SHOWN:]
+        f"{model['id']} ({', '.join(model['inputs'][:1])}, {model['rows'] or 0:,} rows)"
+        for model in models[-_MODELS_SHOWN:]
     ]
-    before = len(models) - len(shown)
-    return [("lineage", ", ".join([f"{before:,} more"] * (before > 0) + shown))] if shown else []
+    hidden = len(models) - len(shown)
+    return [("lineage", ", ".join([f"{hidden:,} more"] * (hidden > 0) + shown))] if shown else []
 
 
 def _weights(model: Model, facts: dict[str, Any]) -> str:
     count = model.linear.weights.size
-    said = f"{count:,} of {facts['slots']:,} are not 0"
+    text = f"{count:,} of {facts['slots']:,} are not 0"
     if count:
-        said += f", from {facts['smallest_weight']:+.4f} to {facts['largest_weight']:+.4f}"
-    return said
+        text += f", from {facts['smallest_weight']:+.4f} to {facts['largest_weight']:+.4f}"
+    return text
 
 
 def _calibration(entry: dict[str, Any]) -> str:
@@ -152,7 +155,7 @@ def _calibration(entry: dict[str, Any]) -> str:
 
 
 def _carries(facts: dict[str, Any]) -> str:
-    """The parts of the folder, and how large they are."""
+    """The parts of the folder and their sizes."""
     parts: dict[str, int] = {}
     for name, count in facts["files"].items():
         part = _PARTS.get(name, "windows")
@@ -162,5 +165,5 @@ def _carries(facts: dict[str, Any]) -> str:
             f"dictionary of {features:,} features" if part == "dictionary" else part: count
             for part, count in parts.items()
         }
-    said = [f"{part} {size(count)}" for part, count in sorted(parts.items(), key=lambda each: -each[1])]
-    return f"{', '.join(said)}; {size(facts['bytes'])} in all"
+    sizes = [f"{part} {size(count)}" for part, count in sorted(parts.items(), key=lambda item: -item[1])]
+    return f"{', '.join(sizes)}; {size(facts['bytes'])} in total"

@@ -23,7 +23,7 @@ _LONGEST = 100  # characters of a feature in a line
 def top(
     report: Report,
     model: ModelArgument,
-    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of weights.")] = 20,
     field: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only features of this field or cross.")
     ] = None,
@@ -32,10 +32,9 @@ def top(
 ) -> None:
     """Show the largest weights of a model, whatever their sign, with the texts of their features.
 
-    Texts are those of the dictionary of the data set that the model was trained on (`ctr features build
-    --dictionary N`), and of the values in FILE. A feature that neither knows is shown by its slot alone; of
-    features that share a slot, all that are known are shown. *Count* is how often the feature occurred in
-    that data set.
+    Texts come from the dictionary of the data set that the model was trained on (`ctr features build
+    --dictionary N`), and from the values in FILE. An unknown feature is shown by its slot. If features share
+    a slot, all known ones are shown. *Count* is how often the feature occurred in that data set.
 
     Example: `ctr model top model --rows 10 --negative`
     """
@@ -45,13 +44,13 @@ def top(
     loaded = load_model(model)
     weights = loaded.weights(values=values)
     shown = largest(weights, rows, field=field, negative=negative)
-    named = weights.num_rows - weights["feature"].null_count
-    facts = {"model": loaded.id, "weights": weights.num_rows, "named": named, "rows": shown.to_pylist()}
-    lines = [*_weight_lines(shown), f"{named:,} of {weights.num_rows:,} weights have the text of a feature"]
-    if named <= 1 and values is None:
+    known = weights.num_rows - weights["feature"].null_count
+    facts = {"model": loaded.id, "weights": weights.num_rows, "named": known, "rows": shown.to_pylist()}
+    lines = [*_weight_lines(shown), f"{known:,} of {weights.num_rows:,} weights have the text of a feature"]
+    if known <= 1 and values is None:
         lines.append(
             "note: this model has no dictionary of features (see `ctr features build --dictionary`); "
-            "--values FILE names those of its rows"
+            "--values FILE gives the texts of its rows"
         )
     report(lines, facts)
 
@@ -63,12 +62,12 @@ def export(
         Path,
         typer.Option(
             metavar="FILE",
-            help="The weights go here: .parquet, .csv, .npz, .onnx or .vw. A file that is there is replaced.",
+            help="Output file: .parquet, .csv, .npz, .onnx or .vw. An existing file is replaced.",
         ),
     ],
     format: Annotated[
         Literal["parquet", "csv", "npz", "onnx", "vw"] | None,
-        typer.Option("--format", help="Of the file, whatever its suffix is."),
+        typer.Option("--format", help="Format of the file, regardless of its suffix."),
     ] = None,
     values: Values = None,
 ) -> None:
@@ -95,12 +94,12 @@ def export(
         write(loaded, weights, out, chosen)
     count, length = weights.num_rows, out.stat().st_size
     facts = {"model": loaded.id, "out": printable(out), "format": chosen, "weights": count, "bytes": length}
-    said = f"wrote {some(count, 'weight')} of model {loaded.id} to {out} ({chosen}, {size(length)})"
-    report([said], facts)
+    line = f"wrote {some(count, 'weight')} of model {loaded.id} to {out} ({chosen}, {size(length)})"
+    report([line], facts)
 
 
 def _weight_lines(weights: pa.Table) -> list[str]:
-    """A line per weight, under heads."""
+    """A line per weight, below a header."""
     cells = [("weight", "count", "slot", "feature")]
     for each in weights.to_pylist():
         text, count = each["feature"] or "", each["count"]

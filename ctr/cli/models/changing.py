@@ -12,23 +12,21 @@ from ctr.cli.reporting import Report
 
 _LabelOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--label", metavar="LABEL", help="Have this label, such as stable, point to it. Repeatable."
-    ),
+    typer.Option("--label", metavar="LABEL", help="Point this label to it, such as stable. Repeatable."),
 ]
 _VersionArgument = Annotated[
     str,
-    typer.Argument(metavar="VERSION", help="Its id or the beginning of it, or a label that points to it."),
+    typer.Argument(metavar="VERSION", help="Its id, a prefix of the id, or a label."),
 ]
 _LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Such as stable or canary.")]
 
 
 def init(report: Report, registry: RegistryOption) -> None:
-    """Start a registry without versions; one that is there stays as it is.
+    """Create a registry without versions; an existing one is left alone.
 
-    `ctr models publish` and `ctr train --publish` start one by themselves in a new folder. They refuse a
-    folder that is no registry, and a new one in an empty folder, as a mount point is empty while its file
-    system is away.
+    `ctr models publish` and `ctr train --publish` create one themselves in a new folder. They refuse a folder
+    that is not a registry, and a new folder in an empty one, which could be the mount point of a file system
+    that is not mounted.
 
     Example: `ctr models init --registry /mnt/models`
     """
@@ -44,9 +42,9 @@ def publish(
     registry: RegistryOption,
     label: _LabelOption = None,
 ) -> None:
-    """Add a trained model to a registry, as an immutable version named by the model's id.
+    """Add a trained model to a registry, as an immutable version with the model's id.
 
-    Servers that follow a label (`ctr serve --registry`) change to the version within two seconds.
+    Servers that follow a label (`ctr serve --registry`) switch to the version within two seconds.
     `ctr train --publish DIR@stable` does the same after training.
 
     Example: `ctr models publish model --registry models --label canary`
@@ -59,7 +57,7 @@ def publish(
 
 
 def label(report: Report, version: _VersionArgument, label: _LabelArgument, registry: RegistryOption) -> None:
-    """Have a label point to a version.
+    """Point a label to a version.
 
     Example: `ctr models label 3f2a91 stable --registry models`
     """
@@ -68,11 +66,11 @@ def label(report: Report, version: _VersionArgument, label: _LabelArgument, regi
     opened = Registry(registry)
     opened.label(label, version)
     version = opened.version_of(label)
-    report([f"{label} is {version} now"], {"version": version, "label": label})
+    report([f"{label} is now {version}"], {"version": version, "label": label})
 
 
 def rollback(report: Report, label: _LabelArgument, registry: RegistryOption) -> None:
-    """Have a label point to the version that it pointed to before.
+    """Point a label back to its previous version.
 
     Example: `ctr models rollback stable --registry models`
     """

@@ -32,18 +32,18 @@ def list(report: Report, registry: RegistryOption) -> None:
     opened = Registry(registry)
     versions, labels = opened.versions(), opened.labels()
     facts = {
-        "versions": [{"id": each.id, "labels": each.labels, **_figures(each)} for each in versions],
+        "versions": [{"id": item.id, "labels": item.labels, **_figures(item)} for item in versions],
         "labels": {name: entry.model_dump() for name, entry in labels.items()},
     }
-    rows = [("version", "labels", "made", "rows", "log loss"), *map(_row, versions)]
-    there = {each.id for each in versions}
-    lost = [
-        f"label {name} points to {entry.version}, which is not there"
+    rows = [("version", "labels", "created", "rows", "log loss"), *map(_row, versions)]
+    ids = {version.id for version in versions}
+    dangling = [
+        f"label {name} points to {entry.version}, which does not exist"
         for name, entry in sorted(labels.items())
-        if entry.version not in there
+        if entry.version not in ids
     ]
-    nothing = [f"{registry} has no versions; `ctr models publish` adds one"]
-    report((table(rows, "<<<>>") if versions else nothing) + lost, facts)
+    hint = [f"{registry} has no versions; `ctr models publish` adds one"]
+    report((table(rows, "<<<>>") if versions else hint) + dangling, facts)
 
 
 def _row(version: Version) -> tuple[str, ...]:
@@ -59,12 +59,12 @@ def _row(version: Version) -> tuple[str, ...]:
 
 
 def _figures(version: Version) -> dict[str, Any]:
-    """What its manifest says of training, and of the hold-out if there was one."""
+    """Figures of the manifest: on the hold-out, if there was one."""
     manifest = version.manifest
     metrics = manifest.get("metrics", {})
-    of_rows = metrics.get("holdout") or metrics.get("progressive") or {}
+    summary = metrics.get("holdout") or metrics.get("progressive") or {}
     return {
         "created": version.created,
         "rows": manifest.get("training", {}).get("rows"),
-        "logloss": of_rows.get("logloss"),
+        "logloss": summary.get("logloss"),
     }

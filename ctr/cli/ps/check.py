@@ -1,4 +1,4 @@
-"""`ctr ps check`: whether a store's servers can be trusted with a model, and how fast they are."""
+"""`ctr ps check`: checks the safety and speed of a store's servers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def check(
 ) -> None:
     """Check the servers of a store: settings that lose data, memory, replicas, clocks, and speed.
 
-    Takes some seconds. Pulls and pushes are measured with a small model of its own, which is removed
-    afterwards; other models are not touched. Every line has a verdict and, unless it is ok, a remedy. Exit
-    code 1 when there is a problem; warnings do not count.
+    Takes some seconds. Pulls and pushes are measured with a small temporary model; other models are not
+    touched. Every line has a verdict and, unless it is ok, a remedy. Exit code 1 if there is a problem;
+    warnings do not count.
 
     Examples:
 
@@ -40,8 +40,8 @@ def check(
     with ExitStack() as opened:
         opened.enter_context(stopping("The model of the check was removed."))
         findings = _findings(store, opened)
-    problems = [each for each in findings if each.verdict == "problem"]
-    summary = {"passed": not problems, "findings": [asdict(each) for each in findings]}
+    problems = [finding for finding in findings if finding.verdict == "problem"]
+    summary = {"passed": not problems, "findings": [asdict(finding) for finding in findings]}
     report(_lines(findings), summary)
     if problems:
         raise typer.Exit(1)
@@ -70,17 +70,17 @@ def _findings(store: str, opened: ExitStack) -> list[Finding]:
 
 
 def _lines(findings: list[Finding]) -> list[str]:
-    """One line for each check: of the nodes with the worst verdict, the first."""
+    """One line per check, for the first of the nodes with the worst verdict."""
     from ctr.ps.status import VERDICTS
 
     checks: dict[str, list[Finding]] = {}
-    for each in findings:
-        checks.setdefault(each.check, []).append(each)
+    for finding in findings:
+        checks.setdefault(finding.check, []).append(finding)
     rows = []
-    for name, of_nodes in checks.items():
-        worst = max(of_nodes, key=lambda each: VERDICTS.index(each.verdict))
-        alike = sum(each.verdict == worst.verdict for each in of_nodes)
-        where = "" if worst.node is None or alike == len(of_nodes) else f"{worst.node}: "
+    for name, by_node in checks.items():
+        worst = max(by_node, key=lambda finding: VERDICTS.index(finding.verdict))
+        alike = sum(finding.verdict == worst.verdict for finding in by_node)
+        where = "" if worst.node is None or alike == len(by_node) else f"{worst.node}: "
         if where and alike > 1:
             where = f"{alike} nodes, such as {where}"
         rows.append((worst.verdict, name, where + worst.value, worst.remedy))

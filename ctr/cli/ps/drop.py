@@ -19,10 +19,10 @@ def drop(
     store: ModelInRedis,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask, even if a job is running.")] = False,
 ) -> None:
-    """Delete a model and its job from Redis, such as what a failed job left.
+    """Delete a model and its job from Redis, for example after a failed job.
 
-    Shows what would be deleted, and asks. `ctr train` deletes its own when it succeeds. Saved models and
-    checkpoints are not touched.
+    Shows what would be deleted, and asks. `ctr train` deletes its own model when it succeeds. Saved models
+    and checkpoints are not touched.
 
     Example: `ctr ps drop --store redis://localhost:6379/0?model=ads`
     """
@@ -39,7 +39,7 @@ def drop(
         raise StoreError(f"{url}: {why}.")
     if status.unreachable:
         raise StoreError(
-            f"{url}: {len(status.unreachable)} partitions cannot be reached, and would be left behind; "
+            f"{url}: {len(status.unreachable)} partitions cannot be reached, and would remain; "
             "bring the nodes back first (see `ctr ps status`)."
         )
     for line in _lines(status, job):
@@ -49,7 +49,7 @@ def drop(
     drop_incarnation(store, status.model.incarnation)
     if observer.look().model is not None:
         raise StoreError(
-            f"{url}: another model {status.model_name!r} has been created meanwhile; it was not touched."
+            f"{url}: another model {status.model_name!r} was created meanwhile; it was not touched."
         )
     typer.echo(f"deleted {some(status.model.partitions, 'partition')}")
 

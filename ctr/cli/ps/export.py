@@ -1,4 +1,4 @@
-"""`ctr ps export`: the model artifact from a live store."""
+"""`ctr ps export`: saves the model in a store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def export(
     model: Annotated[
         Path,
         Setting(
-            "Folder for the model; a model that is there is replaced.",
+            "Folder for the model; an existing model is replaced.",
             metavar="DIR",
             options=("--out", "--model"),
         ),
@@ -25,9 +25,9 @@ def export(
 ) -> None:
     """Save the model that a store holds, while its job is running or after it has failed.
 
-    Transform and optimizer are those of the job, which is not disturbed; dictionary and windows are those of
-    its data set, if that is found here at the same path. The log loss shown is that of the
-    workers' reports, which may be some chunks behind.
+    The job is not disturbed. The model has the transform and optimizer of the job, and the dictionary and
+    windows of its data set, if that exists here at the same path. The log loss comes from the workers'
+    reports, which may be some chunks behind.
 
     Example: `ctr ps export --store redis://localhost:6379/0?model=ads --out snapshot`
     """

@@ -1,4 +1,4 @@
-"""`ctr ps plan`: what a job will take, before anything is started."""
+"""`ctr ps plan`: estimates the resources of a job before it starts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ def plan(
     job: Workload,
     report: Report,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also where the time goes, what would help, all assumed.")
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Also show where the time goes, what would help, and all assumptions."
+        ),
     ] = False,
 ) -> None:
     """Estimate memory, network traffic and time of a training job through Redis; nothing is started.
 
-    The figures come from a cost model with measured costs, which `--verbose` prints; filters are those that
-    `ctr train` uses by default. Expect the right order of magnitude, and the right bottleneck.
+    The figures come from a cost model with measured costs, which `--verbose` prints, for the default filters
+    of `ctr train`. Expect the right order of magnitude, and the right bottleneck.
 
     Examples:
 
@@ -51,7 +54,7 @@ def plan(
 
 
 def _lines(job: Workload, expected: Estimate) -> list[str]:
-    """The six lines that matter, and warnings."""
+    """The six main figures, and warnings."""
     chunks = job.examples * job.passes / min(job.chunk, job.examples)
     moved = (expected.chunk.out_bytes + expected.chunk.in_bytes) * chunks
     per_node, per_worker = size(moved * job.busiest_share), size(moved / job.active_workers)
@@ -71,12 +74,12 @@ def _warnings(job: Workload, expected: Estimate) -> list[str]:
     idle = job.workers - job.active_workers
     seldom = job.workers > 1 and not idle and expected.rounds < LEAST_ROUNDS
     problems = {
-        f"the examples make only {some(job.active_workers, 'chunk')}, so {some(idle, 'worker')} will be "
+        f"there are only {some(job.active_workers, 'chunk')} of examples, so {some(idle, 'worker')} will be "
         "idle; a smaller --chunk helps": idle > 0,
         f"the workers see each other's updates only {expected.rounds:.0f} times per pass, and below some "
         f"{LEAST_ROUNDS} times accuracy suffers; a smaller --chunk helps": seldom,
         "most features share their slot; more --bits keep them apart": job.colliding > 0.5,
-        f"so few examples cannot hold more than {some(most, 'feature')}": job.features > most,
+        f"the examples cannot hold more than {some(most, 'feature')}": job.features > most,
     }
     return [text for text, applies in problems.items() if applies]
 

@@ -27,11 +27,11 @@ def status(
         Setting("Seconds between two updates of --watch.", metavar="SECONDS"),
     ] = 2.0,
 ) -> None:
-    """Show the nodes of a store, how the model's partitions are spread over them, and how far its job is.
+    """Show the nodes of a store, the distribution of the model's partitions, and the progress of its job.
 
     *Clock* is the number of chunks that a worker has pushed, *lag* how many it is behind the fastest. Only
-    reads, and does not disturb the job. Exit code 1 when there is no model, when it is being dropped, and
-    when a part of it cannot be reached.
+    reads, and does not disturb the job. Exit code 1 if there is no model, if it is being dropped, or if a
+    part of it cannot be reached.
 
     Examples:
 
@@ -56,7 +56,7 @@ def status(
 
 
 def look(observer: StoreObserver) -> tuple[StoreStatus, JobStatus | None]:
-    """The store, and the job on it. Raises StoreError when the store cannot be reached."""
+    """The store and its job. Raises StoreError if the store cannot be reached."""
     from ctr.distributed import job_status, needed_reports
 
     store = observer.look()
@@ -77,7 +77,7 @@ def _show(observer: StoreObserver, report: Report) -> None:
 
 
 def _watch(observer: StoreObserver, every_s: float) -> None:
-    """Look for ever: in place on a terminal, one after the other elsewhere."""
+    """Show the status repeatedly: in place on a terminal, one after the other elsewhere."""
     from time import sleep, strftime
 
     from rich.console import Console
@@ -109,12 +109,12 @@ def _watch(observer: StoreObserver, every_s: float) -> None:
 
 
 def _trouble(store: StoreStatus) -> str | None:
-    """Why the model cannot be used, or not all of it."""
+    """Why the model, or a part of it, cannot be used."""
     if store.problem is not None:
         return store.problem
     if store.model is None:
         return (
-            f"there is no model {store.model_name!r} in this store; name another (?model=NAME), or begin "
+            f"there is no model {store.model_name!r} in this store; name another (?model=NAME), or start one "
             "with `ctr train --store`"
         )
     if store.model.state == "dropping":

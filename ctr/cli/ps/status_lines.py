@@ -15,7 +15,7 @@ _MOST_NUMBERS = 64  # of partitions, listed one by one
 
 
 def status_lines(store: StoreStatus, job: JobStatus | None) -> list[str]:
-    """All of it for a person."""
+    """The status as lines of text."""
     kind = "one server" if store.cluster_state is None else f"a cluster, which says {store.cluster_state}"
     lines = [f"store {store.url}: {kind}", *_node_lines(store.nodes)]
     if store.model is not None:
@@ -26,7 +26,7 @@ def status_lines(store: StoreStatus, job: JobStatus | None) -> list[str]:
 
 def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
     head = ("node", "server", "memory", "partitions", "holding", "keys", "on disk", "replicas")
-    rows, beware = [head], []
+    rows, warnings = [head], []
     for node in nodes:
         known = node.memory_used is not None
         limit = f" of {size(node.memory_max)}" if node.memory_max else ""
@@ -49,15 +49,17 @@ def _node_lines(nodes: Iterable[NodeStatus]) -> list[str]:
             )
         )
         if node.problem is not None:
-            beware.append(f"{node.address}: {node.problem}")
+            warnings.append(f"{node.address}: {node.problem}")
         elif node.role != "primary":
-            beware.append(f"{node.address}: is a replica, which takes no pushes; give its primary's address")
+            warnings.append(
+                f"{node.address}: is a replica, which accepts no pushes; give the address of its primary"
+            )
         if (node.eviction or "").startswith("allkeys-"):
-            beware.append(
-                f"{node.address}: deletes keys when its memory is full ({node.eviction}), and so weights; "
+            warnings.append(
+                f"{node.address}: deletes keys, and so weights, when its memory is full ({node.eviction}); "
                 "set maxmemory-policy to noeviction"
             )
-    return [*table(rows, "<<>>>><<"), *beware]
+    return [*table(rows, "<<>>>><<"), *warnings]
 
 
 def _model_lines(store: StoreStatus) -> list[str]:
@@ -75,7 +77,7 @@ def _model_lines(store: StoreStatus) -> list[str]:
         f"{optimizer} ({settings}); transform {fingerprint}, incarnation {model.incarnation}"
     ]
     if model.state == "creating":
-        lines.append("it is being created; if that was interrupted, `ctr ps drop` removes what there is")
+        lines.append("it is being created; if that was interrupted, `ctr ps drop` removes it")
     if store.partition_balance is not None and store.cluster_state is not None:
         of_bytes = "" if store.byte_balance is None else f", {store.byte_balance:.2f} of their bytes"
         lines.append(
@@ -103,8 +105,7 @@ def _job_lines(job: JobStatus) -> list[str]:
         lines.append(f"warning: {job.problem}")
     if not job.at_work:
         lines.append(
-            "no process works on it: `ctr ps export` saves what was learnt, `ctr ps drop` removes it "
-            "from the store"
+            "no process works on it: `ctr ps export` saves the model, `ctr ps drop` removes it from the store"
         )
     if view.pause is not None:
         where = (
@@ -114,7 +115,7 @@ def _job_lines(job: JobStatus) -> list[str]:
             if view.pause < 0
             else f"clock {view.pause}"
         )
-        lines.append(f"paused, for a checkpoint, after a pass or to stop: no worker begins {where} yet")
+        lines.append(f"paused, for a checkpoint, after a pass or to stop: no worker starts {where} yet")
     if job.plan is not None and job.examples is not None and job.examples_in_all:
         of_all = job.examples / job.examples_in_all
         loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"
@@ -171,7 +172,7 @@ def _worker_lines(job: JobStatus) -> list[str]:
 
     lines = []
     if job.workers:
-        # Those that hold up the others first.
+        # First those that delay the others.
         workers = sorted(job.workers, key=lambda each: (-(each.lag or 0), each.view.host))
         rows = [head, *map(row, workers[:_MOST_ROWS])]
         if job.examples_of_others:
@@ -204,12 +205,12 @@ def _rank_lines(job: JobStatus) -> list[str]:
 
 
 def _more(rows: Collection[object]) -> list[str]:
-    left = len(rows) - _MOST_ROWS
-    return [f"… and {left:,} more; --json has all"] if left > 0 else []
+    hidden = len(rows) - _MOST_ROWS
+    return [f"… and {hidden:,} more; --json has all"] if hidden > 0 else []
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """Ascending numbers, neighbours as `3-7`."""
+    """Ascending numbers, with ranges such as `3-7`."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def calibrate(job: CalibrateJob, report: Report) -> None:
     """Fit the probabilities of a trained model to labelled rows.
 
-    Give rows that the model was not trained on. Its weights stay as they are; the calibrated model is a new
-    one, whose manifest names the model it was made of and these inputs. It is `--calibrate` of `ctr train`
-    for a model that is there already.
+    Give rows that the model was not trained on. The calibrated model is a new model with the same weights;
+    its manifest names the original model and these inputs. This is `ctr train --calibrate` for an existing
+    model.
 
     Example: `ctr calibrate --model model tomorrow.tsv --method platt --out calibrated`
     """

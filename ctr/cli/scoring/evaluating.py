@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WORSE = 3
 """Exit code of `--fail-if-worse`."""
 _SLICES_SHOWN = 10
-_ROWS_NAMED = 50_000  # of which a report takes the texts of features: some 2 s for 39 fields
+_ROWS_NAMED = 50_000  # from which a report takes the texts of features: about 2 s for 39 fields
 
 
 def evaluate(
@@ -46,16 +46,16 @@ def evaluate(
 ) -> None:
     """Evaluate a model on labelled examples, or compare several.
 
-    *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by that of always
+    *Log loss* is the mean negative log likelihood; *normalized entropy* divides it by the log loss of always
     predicting the base rate (below 1 is better than that); *AUC* is how often a click is ranked above a
-    non-click; *calibration* is mean prediction divided by click rate (1 is right).
+    non-click; *calibration* is the mean prediction divided by the click rate (1 is ideal).
 
-    Of several models, each is set against the first: how much lower or higher its log loss is, and between
-    which bounds that is with 95% confidence, from the differences on each row.
+    Several models are each compared with the first: the difference in log loss, with its 95% confidence
+    interval from the differences on each row.
 
-    With `--by`, the 10 most frequent values of a column are shown, and all others in one line. `--json`
-    has up to 64 values: those that come first. It also has the points of ROC and precision-recall curves,
-    lift by decile, reliability, and a histogram of the predictions.
+    `--by` shows the 10 most frequent values of a column, and all others in one line. `--json` has up to 64
+    values, in order of appearance. It also has ROC and precision-recall curves, lift by decile, reliability,
+    and a histogram of the predictions.
 
     Examples:
 
@@ -78,7 +78,11 @@ def evaluate(
         evaluations = evaluate_models(models, job, warn_of_layout, show)
     names = [str(path) for path in job.model]
     first, *others = [each.to_json() for each in evaluations]
-    warnings = _warnings(names, evaluations)
+    warnings = [
+        f"{name}: {text}" if len(names) > 1 else text
+        for name, evaluation in zip(names, evaluations, strict=True)
+        for text in evaluation.warnings
+    ]
     facts = {"seconds": perf_counter() - started, "peak_memory_mb": peak_memory_mb()}
     lines = _lines(names, evaluations)
     if page is not None:
@@ -93,7 +97,7 @@ def evaluate(
 
 
 def _require_page(page: Path, inputs: Sequence[str | Path]) -> None:
-    """Raise what is wrong with the place of a report, or with what makes it, before any work."""
+    """Check the path of a report, and the packages for it, before any work."""
     from ctr.pages import require_report
 
     if page.suffix not in {".html", ".htm"}:
@@ -105,7 +109,7 @@ def _require_page(page: Path, inputs: Sequence[str | Path]) -> None:
 
 
 def _write_page(page: Path, evaluations: Sequence[Evaluation], inputs: Sequence[str | Path]) -> None:
-    """Write the report, whose features have the texts of raw rows, if the inputs can be read once more."""
+    """Write the report, with texts of features from raw rows if the inputs can be read again."""
     import ctr
     from ctr.features import is_dataset
 
@@ -114,32 +118,18 @@ def _write_page(page: Path, evaluations: Sequence[Evaluation], inputs: Sequence[
     ctr.report(evaluations, page, list(inputs) if with_texts and raw else None, rows=_ROWS_NAMED)
 
 
-def _warnings(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
-    """Those of all models, which are named if there are several."""
-    if len(names) == 1:
-        return list(evaluations[0].warnings)
-    return [
-        f"{name}: {text}" for name, each in zip(names, evaluations, strict=True) for text in each.warnings
-    ]
-
-
 def _lines(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
-    """Metrics, differences and slices, of models named by their folders."""
+    """Metrics, differences and slices of the models, named by their folders."""
     from ctr.cli.tables import metric_lines, reliability_lines
 
     lines = metric_lines({name: each.summary for name, each in zip(names, evaluations, strict=True)})
     for name, each in zip(names, evaluations, strict=True):
         if (difference := each.against_first) is not None:
-            surely = (
-                "better"
-                if difference.better
-                else "worse"
-                if difference.worse
-                else "no significant difference"
-            )
+            verdict = "worse" if difference.worse else "no significant difference"
+            verdict = "better" if difference.better else verdict
             lines.append(
                 f"{name} against {names[0]}: log loss {difference.logloss:+.5f} "
-                f"(95%: {difference.low:+.5f} to {difference.high:+.5f}), {surely}"
+                f"(95%: {difference.low:+.5f} to {difference.high:+.5f}), {verdict}"
             )
     if len(names) == 1:
         lines += ["", *reliability_lines(evaluations[0].summary)]
@@ -150,7 +140,7 @@ def _lines(names: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]
 
 
 def _skipped(names: Sequence[str], evaluations: Sequence[Evaluation], quarantine: Path | None) -> list[str]:
-    """What to tell about bad rows: once, if they are the same for all models."""
+    """Lines about bad rows: once, if they are the same for all models."""
     first, *others = (bad_rows_lines(each.bad_rows, None) for each in evaluations)
     if all(lines == first for lines in others):
         return bad_rows_lines(evaluations[0].bad_rows, quarantine)

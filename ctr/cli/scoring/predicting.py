@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def predict(job: PredictJob, report: Report) -> None:
     """Write the click probability of every input row, in input order, to the column `prediction`.
 
-    Labels are not needed. A row skipped as bad has the prediction null (`nan` in CSV), so rows stay
-    aligned. A file that is there is replaced when all predictions are written.
+    Labels are not needed. A row that is skipped as bad has the prediction null (`nan` in CSV), so rows stay
+    aligned. An existing file is replaced when all predictions are written.
 
     Example: `ctr predict --model model tomorrow.tsv --out predictions.parquet`
     """
@@ -54,12 +54,12 @@ def explain(
     rows: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the first rows.")] = 3,
     values: Values = None,
 ) -> None:
-    """Show what each feature of a row adds to its prediction, the most telling first.
+    """Show what each feature of a row adds to its prediction, the largest contributions first.
 
-    Contributions (weight times value) add up to the log-odds of a click; those of a calibrated model are
-    before calibration. A feature that no training row had is *unseen*, and adds nothing; if the model was
-    trained with --admit or --negative-rate, training may have skipped it: it is *not in the model*. Rows of
-    a hashed data set have the texts of the model's dictionary, of the data set's, and of the values in FILE.
+    Contributions (weight times value) add up to the log-odds of a click, before calibration. A feature that
+    occurs in no training row is *unseen*, and adds nothing; if the model was trained with --admit or
+    --negative-rate, training may have skipped it: it is *not in the model*. For rows of a hashed data set,
+    texts come from the dictionaries of the model and the data set, and from the values in FILE.
 
     Example: `ctr explain --model model tomorrow.tsv --rows 1`
     """
@@ -73,7 +73,9 @@ def explain(
     loaded = load_model(model)
     explanations = run(loaded, [str(each) for each in inputs], rows, values)
     absent = _absent(loaded, explanations)
-    unseen = not _skipped_features(loaded)
+    training = loaded.manifest.get("training", {})
+    # Otherwise, training may have skipped features.
+    unseen = all(training.get(name, 1) == 1 for name in ("admit", "negative_rate"))
     notes = ", before calibration" if loaded.calibration is not None else ""
     notes += ", windows left out" if loaded.spec.windows and not hashed else ""
     lines = [
@@ -85,14 +87,8 @@ def explain(
     report(lines, {"model": loaded.id, "rows": facts})
 
 
-def _skipped_features(model: Model) -> bool:
-    """Whether features of training rows may have been left out of the model."""
-    training = model.manifest.get("training", {})
-    return any(training.get(name, 1) < 1 for name in ("admit", "negative_rate"))
-
-
 def _absent(model: Model, explanations: Sequence[Explanation]) -> set[int]:
-    """The slots that are not in the model; not those whose weight a penalty keeps at 0."""
+    """The slots that are not in the model, without those whose weight a penalty keeps at 0."""
     import numpy as np
 
     from ctr.features import slot_dtype
@@ -104,7 +100,7 @@ def _absent(model: Model, explanations: Sequence[Explanation]) -> set[int]:
 
 
 def _explanation_facts(explanation: Explanation, absent: set[int], seen: bool | None) -> dict[str, Any]:
-    """As JSON, in which each feature says whether training has met it; `seen`: of those that are absent."""
+    """The explanation as JSON, with `seen` for each feature; `seen`: its value for absent slots."""
     facts = explanation.to_json()
     facts["contributions"] = [
         {**part, "seen": seen if part["slot"] in absent else True} for part in facts["contributions"]
@@ -122,8 +118,8 @@ def _explanation_lines(explanation: Explanation, notes: str, absent: set[int], w
         if each.slot in absent:
             weight, adds = word, "-"
         cells.append((each.field, each.text, each.feature, weight, adds))
-    said = f"prediction {explanation.prediction:.5f}, log-odds {explanation.log_odds:+.4f}"
+    result = f"prediction {explanation.prediction:.5f}, log-odds {explanation.log_odds:+.4f}"
     return [
-        f"{explanation.place}: {said}{notes}",
+        f"{explanation.place}: {result}{notes}",
         *(f"  {line}" for line in table(cells, "<<<>>")),
     ]

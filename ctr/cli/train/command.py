@@ -26,7 +26,7 @@ def train(
         typer.Option(
             "--progressive-days",
             rich_help_panel=_DAYS,
-            help="Each INPUT is a day: train on one after the other, each time evaluating on the next.",
+            help="Each INPUT is a day: train on one after the other, evaluating each model on the next day.",
         ),
     ] = False,
     report: Annotated[
@@ -41,8 +41,8 @@ def train(
 ) -> None:
     """Train a model on raw files or on a hashed data set.
 
-    In the first pass every example is predicted before the model learns from it (progressive validation), so
-    the log loss shown while training is an honest one.
+    In the first pass, every example is predicted before the model learns from it (progressive validation), so
+    the log loss shown during training is unbiased.
 
     Examples:
 
@@ -61,12 +61,11 @@ def train(
 
         if job.auto:
             raise typer.BadParameter(
-                "--auto is for a new model of all rows, whose settings it chooses: leave out "
-                "--progressive-days."
+                "--auto chooses the settings of a new model for all rows; leave out --progressive-days."
             )
         train_by_days(job, report, summary)
     elif report is not None:
-        raise typer.BadParameter("--report plots what --progressive-days finds; give both, or neither.")
+        raise typer.BadParameter("--report plots the results of --progressive-days; give both, or neither.")
     else:
         _run(job, summary)
 
@@ -114,7 +113,7 @@ def _run_on_stream(job: TrainJob, report: Report) -> None:
 
 
 def _tune_first(job: TrainJob, report: Report) -> tuple[TrainJob, Tuned]:
-    """Find settings, say which and why; return the job with them. Raises KeyboardInterrupt if stopped."""
+    """Find settings, print them, and return the job with them. Raises KeyboardInterrupt if stopped."""
     from ctr.cli.tuning import showing_search
     from ctr.interrupts import stop_requests
     from ctr.jobs import require_places, tuned

@@ -1,4 +1,4 @@
-"""`ctr train --progressive-days`: what it takes, what it says, and its plot."""
+"""`ctr train --progressive-days`: its checks, its report and its plot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def train_by_days(job: TrainJob, plot: Path | None, report: Report) -> None:
-    """Run the job day by day, and report what each day came to; `plot`: where, if anywhere."""
+    """Run the job day by day, and report on each day; `plot`: the file for a plot, if any."""
     from ctr.jobs import require_days
     from ctr.jobs import train_by_days as run
     from ctr.tracking import open_trackers, run_of_days
@@ -33,9 +33,9 @@ def train_by_days(job: TrainJob, plot: Path | None, report: Report) -> None:
     trackers = open_trackers(job.track)
     outcomes: list[TrainOutcome] = []
     try:
-        with stopping(f"{job.model} is the model of the days before, if there were any."):
+        with stopping(f"{job.model} is the model of the previous days, if there were any."):
             for outcome in run(job):
-                outcomes.append(outcome)  # noqa: PERF402  # those before an error are told, too
+                outcomes.append(outcome)  # noqa: PERF402  # outcomes before an error are reported, too
     except (CtrError, typer.Exit):
         if outcomes:
             Report(None)(_lines(outcomes, _summary(outcomes)), {})
@@ -52,13 +52,11 @@ def train_by_days(job: TrainJob, plot: Path | None, report: Report) -> None:
 
 def _check(job: TrainJob, plot: Path | None) -> None:
     if job.held_out:
-        raise typer.BadParameter(
-            "with --progressive-days, each day's hold-out is the next; leave out others."
-        )
+        raise typer.BadParameter("with --progressive-days, the next day is the hold-out; leave out others.")
     if job.checkpoint is not None or job.on_bad_rows == "quarantine" or "-" in job.inputs:
         raise typer.BadParameter(
-            "--progressive-days is several jobs: --checkpoint, --on-bad-rows quarantine and standard "
-            "input (-) are for one."
+            "--progressive-days runs several jobs: --checkpoint, --on-bad-rows quarantine and standard "
+            "input (-) are for a single job."
         )
     if plot is None:
         return
@@ -69,7 +67,7 @@ def _check(job: TrainJob, plot: Path | None) -> None:
 
 
 def _names(outcomes: Sequence[TrainOutcome]) -> list[str]:
-    """Of the days that the outcomes were evaluated on: file names, or paths where names are not unique."""
+    """Names of the evaluated days: file names, or paths if these are not unique."""
     paths = [printable(each.job.holdout[0]) for each in outcomes]
     names = [Path(path).name for path in paths]
     return names if len(set(names)) == len(names) else paths
@@ -95,10 +93,10 @@ def _lines(outcomes: Sequence[TrainOutcome], summary: dict[str, Any]) -> list[st
     rows = {
         name: each.holdout for name, each in zip(_names(evaluated), evaluated, strict=True) if each.holdout
     }
-    lines = ["each day, by the model of the days before", *metric_lines(rows)] if rows else []
+    lines = ["each day, evaluated with the model of the previous days", *metric_lines(rows)] if rows else []
     if len(rows) > 1:
-        of_all = summary["next_day"]
-        lines.append(f"mean log loss over their {of_all['examples']:,} examples: {of_all['logloss']:.5f}")
+        total = summary["next_day"]
+        lines.append(f"mean log loss over their {total['examples']:,} examples: {total['logloss']:.5f}")
     last = outcomes[-1]
     for each in outcomes:
         lines += [
@@ -106,8 +104,8 @@ def _lines(outcomes: Sequence[TrainOutcome], summary: dict[str, Any]) -> list[st
         ]
     lines += [f"warning: {text}" for each in outcomes[:1] for text in each.warnings]
     if last.stopped:
-        kept = f"what was learnt of it so far is in {last.saved_to}"
-        return [*lines, f"stopped on {printable(last.job.inputs[0])}: {kept}"]
+        day = printable(last.job.inputs[0])
+        return [*lines, f"stopped on {day}: the model so far is in {last.saved_to}"]
     seconds = sum(each.result.seconds for each in outcomes)
     rows_trained = sum(each.result.examples for each in outcomes)
     return [
@@ -118,7 +116,7 @@ def _lines(outcomes: Sequence[TrainOutcome], summary: dict[str, Any]) -> list[st
 
 
 def _plot(outcomes: Sequence[TrainOutcome], file: Path) -> None:
-    """Log loss, AUC and calibration of each day, by the model of the days before."""
+    """Plot log loss, AUC and calibration of each day, with the model of the previous days."""
     from matplotlib.figure import Figure
 
     evaluated = [each for each in outcomes if each.holdout is not None]
@@ -135,7 +133,7 @@ def _plot(outcomes: Sequence[TrainOutcome], file: Path) -> None:
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)
     axes[2].axhline(1, color="grey", linewidth=1)
-    axes[0].set_title("Each day, by the model of the days before")
+    axes[0].set_title("Each day, with the model of the previous days")
     axes[2].set_xlabel("day")
     axes[2].tick_params(axis="x", rotation=45 if len(names) > 4 else 0)
     with replace_file(file, "the plot") as draft:

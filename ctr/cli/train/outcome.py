@@ -1,4 +1,4 @@
-"""What `ctr train` says in the end."""
+"""The report of `ctr train`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OFF_BY = 1.25
 
 
 def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
-    """The outcome for a person; `summary` is what `--json` writes."""
+    """The outcome as lines; `summary`: as `--json` writes it."""
     workers = some(summary["workers"], "worker")
     lines = [
         f"trained on {summary['examples']:,} examples in {summary['seconds']:.2f} s "
@@ -43,13 +43,13 @@ def outcome_lines(outcome: TrainOutcome, summary: dict[str, Any]) -> list[str]:
 
 
 def tracked(summary: dict[str, Any], trackers: Sequence[Tracker]) -> None:
-    """Keep the summary, and say where."""
+    """Store the summary with each tracker, and print where."""
     for tracker in trackers:
         typer.echo(f"tracked in {tracker.keep(summary)}", err=True)
 
 
 def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
-    """The metrics, and what to keep in mind when reading them."""
+    """The metrics, and notes on their interpretation."""
     names = {"progressive": "progressive validation", "training": "training rows"}
     evaluated = {names[outcome.result.measured]: outcome.progressive}
     if outcome.holdout_uncalibrated is not None:
@@ -70,16 +70,16 @@ def _evaluation_lines(outcome: TrainOutcome) -> list[str]:
             "example was predicted)"
         )
     if outcome.holdout_by_pass and outcome.distributed is not None and outcome.job.consistency != "bsp":
-        lines.append("(hold-out after a pass: some workers had already begun the next one)")
-    if outcome.holdout is not None:
-        clicks_weigh = outcome.job.pos_weight
-        if text := advice(outcome.progressive, outcome.holdout, clicks_weigh):
-            lines.append(f"worse than the base rate: {text}")
+        lines.append("(hold-out after a pass: some workers had already started the next one)")
+    if outcome.holdout is not None and (
+        text := advice(outcome.progressive, outcome.holdout, outcome.job.pos_weight)
+    ):
+        lines.append(f"worse than the base rate: {text}")
     return lines
 
 
 def _pass_lines(by_pass: Mapping[int, MetricSummary]) -> list[str]:
-    """The log loss of the hold-out after the passes but the last: a few of many."""
+    """The log loss of the hold-out after each pass except the last; a selection of many."""
     if not by_pass:
         return []
     losses = {number: summary.logloss for number, summary in by_pass.items()}
@@ -90,7 +90,7 @@ def _pass_lines(by_pass: Mapping[int, MetricSummary]) -> list[str]:
 
 
 def _convergence_lines(outcome: TrainOutcome) -> list[str]:
-    """How a batch optimizer ended."""
+    """The convergence of a batch optimizer."""
     convergence = outcome.result.convergence
     if convergence is None:
         return []
@@ -103,20 +103,20 @@ def _convergence_lines(outcome: TrainOutcome) -> list[str]:
 
 
 def _saved_lines(outcome: TrainOutcome) -> list[str]:
-    """Where the model is."""
+    """Where the model was saved."""
     if outcome.result.interrupted and outcome.distributed is not None and outcome.distributed.checkpoints:
         return [
-            f"stopped early, with a checkpoint: go on with --resume; what was learnt so far is also in "
+            f"stopped early, with a checkpoint: continue with --resume; the model so far is also in "
             f"{outcome.saved_to}; {outcome.job.model} was not touched"
         ]
     if outcome.result.interrupted:
         return [
-            f"stopped early: what was learnt so far is in {outcome.saved_to} "
+            f"stopped early: the model so far is in {outcome.saved_to} "
             f"(train on with --warm-start {outcome.saved_to}); {outcome.job.model} was not touched"
         ]
     if outcome.saved_to != outcome.job.model:
         return [
-            f"stopped before it was calibrated: the model, as it was trained, is in {outcome.saved_to}; "
+            f"stopped before calibration: the uncalibrated model is in {outcome.saved_to}; "
             f"{outcome.job.model} was not touched"
         ]
     lines = [
@@ -126,14 +126,14 @@ def _saved_lines(outcome: TrainOutcome) -> list[str]:
     if outcome.published:
         lines.append(f"published in {outcome.job.publish}")
     if outcome.best_pass is not None:
-        lines.append(f"early stopping: it is that of pass {outcome.best_pass}, the best on the hold-out")
+        lines.append(f"early stopping: the model is from pass {outcome.best_pass}, the best on the hold-out")
     if outcome.stopped:
-        lines.append("stopped before it was evaluated on the hold-out; the model itself is complete")
+        lines.append("stopped before evaluation on the hold-out; the model itself is complete")
     return lines
 
 
 def _admission_lines(summary: dict[str, Any]) -> list[str]:
-    """What `--admit` has left out."""
+    """The slots that `--admit` has left out."""
     admission, admit = summary["admission"], summary["settings"]["admit"]
     if admission is None:
         return []
@@ -142,7 +142,7 @@ def _admission_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _store_lines(summary: dict[str, Any], by_worker: bool) -> list[str]:
-    """Where the time of a job through Redis went, and what it moved; nothing for one in memory."""
+    """Time and network traffic of a job through Redis; empty for a job in memory."""
     moved = summary["moved"]
     if moved is None:
         return []
@@ -167,7 +167,7 @@ def _store_lines(summary: dict[str, Any], by_worker: bool) -> list[str]:
     if moved["repeated_requests"] or moved["sent_again"]:
         lines.append(
             f"repeated {some(moved['repeated_requests'], 'request')} after trouble with the store; "
-            f"sent again what a failover had lost, {moved['sent_again']:,} times"
+            f"sent {some(moved['sent_again'], 'update')} again after failovers had lost them"
         )
     lines += [f"a worker died: {reason}" for reason in moved["dead_workers"]]
     from ctr.ps import Saturations  # brings the Redis client with it
@@ -176,29 +176,31 @@ def _store_lines(summary: dict[str, Any], by_worker: bool) -> list[str]:
 
 
 def _worker_lines(by_worker: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Where each worker was, and where its time went."""
+    """Where each worker ran, and where its time went."""
     lines = []
-    for worker, did in list(by_worker.items())[:_WORKERS_SHOWN]:
-        spent = did["seconds"]
-        whole = max(spent["train"] + spent["wait"], 1e-9)
-        shares = ", ".join(f"{part} {seconds / whole:.0%}" for part, seconds in spent.items())
-        lines.append(f"worker {worker}: {did['examples']:,} examples; of its time: {shares}")
+    for worker, work in list(by_worker.items())[:_WORKERS_SHOWN]:
+        spent = work["seconds"]
+        total = max(spent["train"] + spent["wait"], 1e-9)
+        shares = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in spent.items())
+        lines.append(f"worker {worker}: {work['examples']:,} examples; of its time: {shares}")
     if len(by_worker) > _WORKERS_SHOWN:
         lines.append(f"({len(by_worker) - _WORKERS_SHOWN:,} more workers; --json has all)")
     return lines
 
 
 def advice(training: MetricSummary, holdout: MetricSummary, pos_weight: float = 1.0) -> str | None:
-    """What is wrong and the remedy, by ranking and calibration; None for a model that beats the base rate."""
+    """A diagnosis and remedy from ranking and calibration; None if the model beats the base rate."""
     if not holdout.normalized_entropy > 1:
         return None
     rates = (
         f"{training.base_rate:.2%} of the training rows are clicks, {holdout.base_rate:.2%} of the hold-out"
     )
     rates_differ = _differ(training.base_rate, holdout.base_rate)
-    if not holdout.auc >= _RANKS_FROM:  # nor if it is not a number
-        text = "the model ranks no better than chance on the hold-out: are the rows sorted, so that the "
-        text += f"training part is unlike it ({rates})? " if rates_differ else "training part is unlike it? "
+    if not holdout.auc >= _RANKS_FROM:  # including NaN
+        text = (
+            "the model ranks no better than chance on the hold-out: are the rows sorted, so that the training"
+        )
+        text += f" part differs from it ({rates})? " if rates_differ else " part differs from it? "
         return text + "`ctr features build --shuffle 0` mixes them"
     if not _differ(holdout.calibration, 1):
         return (
@@ -211,15 +213,15 @@ def advice(training: MetricSummary, holdout: MetricSummary, pos_weight: float = 
     )
     if _differ(pos_weight, 1):
         return text + (
-            f"--pos-weight {pos_weight:g} makes its odds about so many times what they should be; "
-            "--calibrate brings the probabilities back"
+            f"--pos-weight {pos_weight:g} multiplies its odds by about that factor; --calibrate corrects the "
+            "probabilities"
         )
     if rates_differ:
         return text + (
-            f"{rates}. If negatives were down-sampled, give those that were kept a larger weight (`weight` "
-            "in the spec); if the click rate has changed, train on newer rows"
+            f"{rates}. If negatives were down-sampled, give the remaining ones a larger weight (`weight` in "
+            "the spec); if the click rate has changed, train on newer rows"
         )
-    return text + "its weights have not arrived yet; train with a higher --alpha, or more --epochs"
+    return text + "its weights have not converged; train with a higher --alpha, or more --epochs"
 
 
 def _differ(one: float, other: float) -> bool:

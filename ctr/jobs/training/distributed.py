@@ -1,9 +1,10 @@
-"""`ctr train` with the parameters in Redis: what its workers are told, and what came of it."""
+"""`ctr train` with parameters in Redis: the description for workers, and the outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from threading import Event
 
 from ctr.distributed import CheckpointSettings, ClusterSummary, StoreSettings, train_distributed
@@ -30,11 +31,11 @@ from ctr.workers import (
 )
 
 _RARE = 0.02
-"""Where fewer rows are clicks, they are rare."""
+"""Clicks are rare below this share of the rows."""
 
 
 def describe_job(setup: TrainSetup) -> JobDescription:
-    """What the workers of a job have to know. Raises DataError when there is nothing to learn from."""
+    """The description of a job for its workers. Raises DataError if there is nothing to learn from."""
     job, settings, source, optimizer = setup.job, setup.settings, setup.source, setup.optimizer
     rows = source.count_rows() if setup.stop_row is None else setup.stop_row
     if rows == 0:
@@ -81,8 +82,16 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     )
 
 
+def store_settings(job: TrainJob, spool: Path | None) -> StoreSettings:
+    """How a job uses its store; `spool`: see `StoreSettings`."""
+    checkpoints = None
+    if job.checkpoint is not None:
+        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
+    return StoreSettings(job.store, checkpoints, job.resume, job.lease, spool)
+
+
 def _n_bits(setup: TrainSetup, first: Batch) -> int:
-    """How finely the store keeps sums of squared gradients: with room for what there is, and will be."""
+    """Fraction bits of sums of squared gradients in the store, with room for present and future ones."""
     needed = expected_n(first, setup.sampling)
     if setup.former is not None:
         needed = max(needed, 2 * float(setup.former.state[:, 1].max(initial=0)))
@@ -90,10 +99,10 @@ def _n_bits(setup: TrainSetup, first: Batch) -> int:
 
 
 def _filters_for_rare(first: Batch) -> dict[str, float]:
-    """Nothing waits in logs where clicks are rare.
+    """Defer no updates to logs where clicks are rare.
 
-    There, rows without a click change n so little that what they teach would never be worth a push, while
-    each click is: workers that see the clicks of others, and not the rest, predict too little in the end.
+    There, rows without a click change n so little that their updates would never be pushed, while those of
+    clicks are. Workers that see only the clicks of others would predict too low.
     """
     if first.labels is None or len(first) == 0 or click_rate(first.labels, first.weights) >= _RARE:
         return {}
@@ -101,7 +110,7 @@ def _filters_for_rare(first: Batch) -> dict[str, float]:
 
 
 def _filters_for_many(setup: TrainSetup, rows: int, first: Batch) -> dict[str, bool]:
-    """No reading of logs where workers are so many that it costs more than it saves, as the plan says."""
+    """Do not read logs if there are so many workers that it costs more than it saves, by the cost model."""
     settings, bits = setup.settings, setup.source.spec.bits
     workload = Workload(
         features=max((1 << bits) // 4, 1),
@@ -125,18 +134,14 @@ def learn_distributed(
 ) -> tuple[Trained, ClusterSummary]:
     """Train through Redis; the store is open and still holds everything.
 
-    Raises DataError when there was nothing to learn from, and as `train_distributed` does.
+    Raises DataError if there was nothing to learn from, and as `train_distributed` does.
     """
     job = setup.job
     description = describe_job(setup)
-    checkpoints = None
-    if job.checkpoint is not None:
-        checkpoints = CheckpointSettings(job.checkpoint, job.checkpoint_every)
-
     trained, cluster = train_distributed(
         description,
         setup.source,
-        StoreSettings(job.store, checkpoints, job.resume, job.lease, setup.spool),
+        store_settings(job, setup.spool),
         engine=engine,
         start=setup.initial_state(),
         chunks_before=setup.chunks_before,
@@ -168,8 +173,8 @@ def _collect_bad_rows(
 ) -> None:
     """Write the bad rows that workers have skipped to the file of `source`, each once and in order.
 
-    They are read again for it: some workers are on other machines, some have died, and several may have met
-    the same row. If they are too many, read all `rows` to count them by reason, and raise DataError.
+    They are read again, as some workers are on other machines, some have died, and several may have met the
+    same row. If there are too many, all `rows` are read to count them by reason, and DataError is raised.
     """
     assert trained.store is not None
     did, bad = trained.result, report.bad_rows.count

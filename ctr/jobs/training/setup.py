@@ -123,10 +123,7 @@ class TrainSetup:
             require_classes(self.source.spec, progressive.examples, progressive.positives)
         require_convergence(result.progressive, pos_weight=self.settings.pos_weight)
         linear, facts = self.linear(state, result.passes), self._facts(result, bad_rows)
-        if not np.isfinite(linear.weights.sum(dtype=np.float64)):
-            raise ModelError(
-                "training diverged: a weight is not a number. Lower alpha, or scale large values."
-            )
+        require_finite(linear)
         return Model.of(
             self.source.spec, linear, facts, self.dictionary, self.source.windows, state, self.examples
         )
@@ -198,6 +195,12 @@ def set_up(job: TrainJob) -> TrainSetup:
         lineage,
         origin,
     )
+
+
+def require_finite(linear: LinearModel) -> None:
+    """Raise ModelError if training diverged."""
+    if not np.isfinite(linear.weights.sum(dtype=np.float64)):
+        raise ModelError("training diverged: a weight is not a number. Lower alpha, or scale large values.")
 
 
 def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:

@@ -91,7 +91,7 @@ def test_each_row_goes_to_one_of_them_and_what_is_learnt_comes_of_the_others_alo
     assert (found["examples"], found["holdout"]["examples"]) == (1500, 500)
     assert found["holdout"]["positives"] == manifest_of(folder / "held").positives
     assert "hashed 1,500 rows into" in found["lines"]
-    assert "and 500 that are held out into" in found["lines"]
+    assert "and 500 held-out rows into" in found["lines"]
     before, after = (
         csv(folder / "before.csv", lines_of(range(1500))),
         csv(folder / "after.csv", lines_of(range(1500, ROWS))),
@@ -225,7 +225,7 @@ def test_a_build_that_failed_late_goes_on_with_both(cli: Cli, folder: Path) -> N
     log.write_bytes(sound)
     os.utime(log, ns=(times, times))
     found = build(cli, folder, *words)
-    assert f"going on behind {3 * part + 100:,} rows" in found["said"]
+    assert f"continuing after {3 * part + 100:,} rows" in found["said"]
     assert (found["resumed_behind"], found["holdout"]["resumed_behind"]) == (2 * part, part + 100)
     assert (found["examples"], found["holdout"]["examples"]) == (2 * part + 1, part + 100)
     manifests = [manifest_of(folder / name) for name in ("train", "held")]

@@ -25,7 +25,7 @@ def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) ->
     assert cli("models", "publish", tmp_path / "model", "--registry", registry, "--label", "canary").code == 0
     rolled = cli("models", "rollback", "stable", "--registry", registry, "--json", "-")
     assert json.loads(rolled.out)["version"] == ids[0]
-    assert f"canary is {ids[0]} now" in cli("models", "label", ids[0], "canary", "--registry", registry).out
+    assert f"canary is now {ids[0]}" in cli("models", "label", ids[0], "canary", "--registry", registry).out
     assert f"removed {ids[1]}" in cli("models", "remove", ids[1][:6], "--registry", registry).out
     facts = json.loads(cli("models", "list", "--registry", registry, "--json", "-").out)
     assert [each["id"] for each in facts["versions"]] == ids[:1]

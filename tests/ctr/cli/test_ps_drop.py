@@ -118,5 +118,5 @@ class TestDrop:
         before = keys_in(alive.url)
         shown = cli("ps", "drop", "--store", named(own.url), "--yes")
         assert shown.code == 1
-        assert "would be left behind" in shown.err
+        assert "would remain" in shown.err
         assert keys_in(alive.url) == before

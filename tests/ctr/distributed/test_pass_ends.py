@@ -75,12 +75,12 @@ def test_the_hold_out_after_every_pass_is_that_of_memory(
     flags = ("--store", redis_url, "--consistency", "bsp", "--chunk", 2_000)
     rounds, said = summary_of(cli, click_log, tmp_path, *flags)
     assert " after pass 2" in said
-    assert "begun the next" not in said
+    assert "started the next" not in said
     # Workers may be three chunks into the next pass when one is over: in chunks of 1,000, a third of it.
     flags = ("--store", redis_url, "--workers", 2, "--chunk", 500)
     clocks, said = summary_of(cli, click_log, tmp_path, *flags)
     assert " after pass 2" in said
-    assert "some workers had already begun the next one" in said
+    assert "some workers had already started the next one" in said
     # What workers learnt of the next pass makes the first loss better, so less is left to gain.
     for summary, abs_, gain in ((rounds, 2e-4, 5e-3), (clocks, 5e-3, 1e-3)):
         assert [each["pass"] for each in summary["holdout_by_pass"]] == [1, 2]

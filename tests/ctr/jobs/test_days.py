@@ -193,8 +193,8 @@ def test_the_days_are_plotted(cli: Cli, spec: Path, days: list[Path], tmp_path: 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--holdout-fraction", 0.1], "hold-out is the next"),
-        (["--on-bad-rows", "quarantine"], "are for one"),
+        (["--holdout-fraction", 0.1], "next day is the hold-out"),
+        (["--on-bad-rows", "quarantine"], "are for a single job"),
         (["--report", "days.txt"], "ends in .png"),
         (["--early-stopping", "--epochs", 2], "compares passes on a hold-out"),
     ],

@@ -166,6 +166,7 @@ def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Pa
     streaming.append(40)
     with streaming.training("--publish-every=1s", "--publish", f"{registry}@live", additive=False) as process:
         eventually(lambda: "live" in Registry(registry).labels(), 60.0)
+        streaming.trained()
         streaming.stop(process)
     assert cli("model", "info", streaming.model).code == 0
     model = load_model(streaming.model)
