@@ -1,4 +1,4 @@
-"""`build_datasets`: raw rows into one hashed data set, or into two of which one is held out."""
+"""`build_datasets`: hashes raw rows into a data set, or into two, one of them a hold-out."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ if TYPE_CHECKING:
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
 
-_MOST_THREADS = 4  # what one thread can write, at 0.5 against 0.8 microseconds per Criteo row
+_MOST_THREADS = 4  # more hash faster than one thread writes: 0.5 and 0.8 microseconds per Criteo row
 _FIRST_PASS = 0.5  # of the time that a build with --shuffle takes: its first pass
 
 
 @dataclass(slots=True)
 class Portion:
-    """The rows that become one data set."""
+    """The rows of one data set."""
 
     name: str
-    """Of the data set: its path, or its URI."""
+    """The path or URI of the data set."""
     out: Path
-    """The local folder that it becomes."""
+    """The local folder of the data set."""
     remote: RemoteOutput | None
-    """Where it goes from there."""
+    """The URI to upload it to, if any."""
     choice: RowChoice | None
     source: RawSource
     unfinished: Unfinished
     texts: Dictionary | None = None
     row_note: RowNote = field(default_factory=RowNote)
     uploaded: set[str] = field(default_factory=set)
-    """The names of parts that are there already."""
+    """The names of uploaded parts."""
 
 
 def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portion]:
-    """The inputs through the spec, once it has learnt what it needs. Raises DataError and SpecError.
+    """The inputs with the fitted spec. Raises DataError and SpecError.
 
-    `spec`: what `job.spec` names, if that is known.
+    `spec`: the spec that `job.spec` names, if it is already loaded.
     """
     wanted = spec or load_spec(job.spec)
     if job.engine is not None and wanted.windows:
@@ -101,14 +101,14 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
 
 
 def _require_apart(spec: FeatureSpec, job: BuildJob) -> None:
-    """Raises SettingError where tasks of an engine cannot work out the features of the spec's windows."""
+    """Raise SettingError if tasks of an engine cannot compute the features of the spec's windows."""
     from ctr.features.windows import needs_totals
 
     engine = f"{named('engine')} {job.engine}"
     if (window := needs_totals(spec)) is not None:
         raise SettingError(
-            f"{engine}: click rates, as of window {window.name!r}, are taken together with that of all rows"
-            f" before, which no task of several has; take `rate` out of its features, or leave"
+            f"{engine}: click rates, as of window {window.name!r}, depend on the click rate of all earlier"
+            f" rows, which a single task does not know; remove `rate` from its features, or leave"
             f" {named('engine')} out."
         )
     if any(isinstance(out, str) for out in job.outs):
@@ -119,7 +119,7 @@ def _require_apart(spec: FeatureSpec, job: BuildJob) -> None:
 
 
 def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
-    """What the windows of `spec` know at the beginning: what those of the data set or model `before` do."""
+    """The initial windows of `spec`: empty, or those of the data set or model `before`."""
     from ctr.features.windows import Windows, load_windows
 
     if before is None:
@@ -132,11 +132,11 @@ def _windows(spec: FeatureSpec, before: Path | None) -> Windows | None:
 def build_datasets(
     job: BuildJob, portions: Sequence[Portion], on_resume: Callable[[int], None]
 ) -> list[DatasetManifest]:
-    """Write the data sets; all are in place then, or none.
+    """Write the data sets, either all or none.
 
-    `on_resume` is called with the rows that an interrupted build has written, if it goes on behind any.
-    At Ctrl-C, KeyboardInterrupt is raised with a text that says what is left. Raises DataError, also where a
-    hold-out has no row.
+    `on_resume` is called with the number of rows that an interrupted build has written, if it is continued.
+    On Ctrl-C, KeyboardInterrupt is raised with a text about the result. Raises DataError, also if a hold-out
+    has no row.
     """
     try:
         with ExitStack() as opened:
@@ -175,23 +175,23 @@ def build_datasets(
             return manifests
     except KeyboardInterrupt:
         outs = " and ".join(portion.name for portion in portions)
-        were = f"{outs} {'was' if len(portions) == 1 else 'were'} not written"
+        result = f"{outs} {'was' if len(portions) == 1 else 'were'} not written"
         kept = sum(each.unfinished.done.rows for each in portions if each.unfinished.key is not None)
-        goes_on = f"; the same command goes on behind {kept:,} rows." if kept else "."
-        raise KeyboardInterrupt(were + goes_on) from None
+        resume = f"; the same command continues after {kept:,} rows." if kept else "."
+        raise KeyboardInterrupt(result + resume) from None
 
 
 def _engine_of(job: BuildJob) -> AbstractContextManager[Engine | None]:
-    """The engine of a job that has one."""
+    """The engine of a job; None if it has none."""
     if job.engine is None:
         return nullcontext()
-    from ctr.engines import open_engine  # which brings the workers of training
+    from ctr.engines import open_engine  # imports the workers of training
 
     return closing(open_engine(job.engine, job.master))
 
 
 def _fitted(wanted: FeatureSpec, files: Sequence[InputFile], job: BuildJob) -> FeatureSpec:
-    """The spec with what it has learnt from the rows to train on, perhaps in a build before this one."""
+    """The spec fitted to the training rows, perhaps by an earlier build."""
     for name, choice in job.outs.items():
         out = name if isinstance(name, Path) else RemoteOutput(name).place
         if (kept := kept_fit(out, wanted, files, BLOCK_ROWS, choice)) is not None:
@@ -209,10 +209,10 @@ def fit_files(
     engine: str | None = None,
     master: str | None = None,
 ) -> FeatureSpec:
-    """As `ctr.features.fit`, by tasks of an engine if there is one. Raises the same, and EngineError."""
+    """As `ctr.features.fit`, by tasks of an engine if there is one. Also raises EngineError."""
     if engine is None or learnt_of(spec) is not None:
         return fit(spec, files, choice)
-    from ctr.engines import open_engine  # which brings the workers of training
+    from ctr.engines import open_engine  # imports the workers of training
     from ctr.jobs.splits import fit_splits
 
     with closing(open_engine(engine, master)) as opened:
@@ -220,7 +220,7 @@ def fit_files(
 
 
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: Engine | None) -> None:
-    """Write its rows, in random order if `shuffle` is a seed."""
+    """Write the rows of a portion, in random order if `shuffle` is a seed."""
     source, before = portion.source, portion.unfinished.done
     read = 0 if before.rows or shuffle is not None else sum(file.size for file in source.inputs)
     held_out = portion.choice if portion.choice is not None and portion.choice.meets else None
@@ -253,7 +253,7 @@ def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: E
 
 
 def _write_shuffled(portion: Portion, draft: DatasetDraft, seed: int, show: Report) -> int:
-    """As `DatasetDraft.write`."""
+    """As `DatasetDraft.write`, in random order."""
     source, hashed = portion.source, 0
 
     def first_pass(rows: int) -> None:
@@ -264,7 +264,7 @@ def _write_shuffled(portion: Portion, draft: DatasetDraft, seed: int, show: Repo
     def writing(rows: int) -> None:
         show(hashed, _FIRST_PASS + (1 - _FIRST_PASS) * rows / hashed)
 
-    # The temporary files lie beside the data set: there is the room that it needs anyway.
+    # Temporary files are beside the data set, which needs the disk space anyway.
     place = portion.out.resolve().parent
     with closing(shuffled(source, BLOCK_ROWS, seed, place, progress=first_pass)) as batches:
         return draft.write(batches, progress=writing)

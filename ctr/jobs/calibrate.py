@@ -1,4 +1,4 @@
-"""`calibrate_model`: a trained model with probabilities that fit labelled rows."""
+"""`calibrate_model`: fits the probabilities of a trained model to labelled rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ctr.settings import CalibrateJob
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOutcome:
-    """A calibrated model that was saved, and how well it fits the rows."""
+    """A saved calibrated model, and its fit."""
 
     model: Model
     of_model: str
@@ -34,14 +34,14 @@ class CalibrationOutcome:
     after: MetricSummary
     """Cross-fitted: see `ctr.model.Calibrated`."""
     bad_rows: BadRows
-    """That were skipped."""
+    """The skipped rows."""
     warnings: list[str]
-    """Why it may fit worse than its metrics say."""
+    """Reasons why the fit may be worse than its metrics."""
     seconds: float
-    """From the first row on."""
+    """Time since the first row."""
 
     def to_json(self) -> dict[str, Any]:
-        """As `ctr calibrate --json` has it."""
+        """The summary of `ctr calibrate --json`."""
         return {
             "model": self.model.id,
             "calibrated": self.model.manifest["calibrated"],
@@ -60,9 +60,9 @@ def calibrate_model(
 ) -> CalibrationOutcome:
     """Calibrate the model of the job, and save the result.
 
-    `on_source` is called with the rows before they are read, `on_rows` with how many and what part is read.
-    Raises ModelError for a model that is calibrated already, DataError when a half of the rows lacks clicks,
-    or has nothing else.
+    `on_source` is called with the source before reading, `on_rows` with the number and share of rows read.
+    Raises ModelError for a model that is already calibrated, and DataError if a half of the rows has one
+    label only.
     """
     require_model_or_nothing(job.out)
     require_writable(job.out)

@@ -1,4 +1,4 @@
-"""`evaluate_models`: one model or several on the same rows."""
+"""`evaluate_models`: evaluates one or several models on the same rows."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _ROWS = 20_000  # in which fields are checked: about 0.2 s for ten of them
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What rows say of a model."""
+    """The evaluation of a model."""
 
     model: Model
     metrics: Metrics
     slices: Mapping[str, Slices]
-    """By column of `by`: the metrics of the values that stand there."""
+    """For each column of `by`: the metrics by value."""
     against_first: Difference | None
-    """How its log loss differs from that of the first model; None of the first itself."""
+    """The difference to the log loss of the first model; None for the first model."""
     bad_rows: BadRows
-    """That were skipped."""
+    """The skipped rows."""
     warnings: Sequence[str]
-    """Why it may be worse than its metrics say."""
+    """Reasons why the model may be worse than its metrics."""
     inputs: Sequence[str]
-    """Where the rows are, for people."""
+    """Printable names of the inputs."""
 
     @property
     def summary(self) -> MetricSummary:
@@ -53,7 +53,7 @@ class Evaluation:
         return self.metrics.summary()
 
     def to_json(self) -> dict[str, Any]:
-        """As `ctr evaluate --json` has it."""
+        """The summary of `ctr evaluate --json`."""
         facts = {
             "model": self.model.id,
             **self.summary.to_json(),
@@ -72,10 +72,10 @@ def evaluate_models(
     on_source: Callable[[ExampleSource], None] = lambda _: None,
     on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> list[Evaluation]:
-    """Evaluate each model on the rows of the job that are good for all of them.
+    """Evaluate each model on the rows of the job that are valid for all of them.
 
-    `on_source` is called with the rows before they are read, `on_rows` with how many and what part is read.
-    Raises DataError, and the errors of sources, which name the model if there are others.
+    `on_source` is called with the source before reading, `on_rows` with the number and share of rows read.
+    Raises DataError, and the errors of sources, which name the model if there are several.
     """
     sources = _sources(models, job)
     first = sources[0]
@@ -93,8 +93,8 @@ def evaluate_models(
     evaluations = []
     for model, source, each in zip(models, sources, compared, strict=True):
         warnings = too_good(each.metrics.summary(), model.spec, source.inputs, data)
-        if (how := seen_rows(model.manifest, digests)) is not None:
-            warnings.insert(0, SEEN.format(how, data))
+        if (use := seen_rows(model.manifest, digests)) is not None:
+            warnings.insert(0, SEEN.format(use, data))
         against = None if source is first else each.against_first.difference()
         evaluations.append(
             Evaluation(model, each.metrics, each.slices, against, source.bad_rows, warnings, inputs)
@@ -103,9 +103,9 @@ def evaluate_models(
 
 
 def _sources(models: Sequence[Model], job: EvaluateJob) -> list[ExampleSource]:
-    """The rows as each model wants them. The first source keeps the bad ones, and has the columns `by`.
+    """A source for each model. The first one handles bad rows, and has the columns `by`.
 
-    Raw files are opened once for all models; those of a data set are known by what it says of them.
+    Raw files are opened once for all models; a data set names its raw files.
     """
     sources: list[ExampleSource] = []
     policy = job.bad_row_policy
@@ -128,10 +128,10 @@ def _sources(models: Sequence[Model], job: EvaluateJob) -> list[ExampleSource]:
 def too_good(
     summary: MetricSummary, spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: str
 ) -> list[str]:
-    """Warnings if the AUC on `rows`, such as "the hold-out", suggests that a field knows the label.
+    """Warnings if the AUC on `rows`, such as "the hold-out", suggests that a field contains the label.
 
-    Above 0.95, they name the fields that predict the label by themselves in the first rows of `inputs`, if
-    these are raw. From 0.999 on there is a warning in any case.
+    Above 0.95, they name fields that predict the label alone in the first rows of raw `inputs`. From 0.999
+    on, there is always a warning.
     """
     if min(summary.positives, summary.examples - summary.positives) < _ENOUGH or not summary.auc > _SUSPECT:
         return []
@@ -155,5 +155,5 @@ def _fields_that_predict(spec: FeatureSpec, inputs: Sequence[str | Path | InputF
         return {}
     try:
         return telling_fields(spec, files, _ROWS)
-    except CtrError:  # the job has succeeded: no reason to fail now
+    except CtrError:  # the job has succeeded, and must not fail now
         return {}

@@ -1,4 +1,4 @@
-"""`export_model`: the model artifact from a store in which a job trains, or has failed."""
+"""`export_model`: saves the model in the store of a running or failed job."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ctr.workers import JobDescription, PreparedUpdate, WorkerReport, is_of_work
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A model that was read out of a store."""
+    """An exported model."""
 
     model: Model
     job: JobStatus
-    """Where the job was just before."""
+    """The status of the job just before."""
     progressive: MetricSummary
-    """Of the workers' reports, which may be some chunks behind the weights."""
+    """Metrics from the workers' reports, which may be some chunks behind the weights."""
     warnings: list[str]
-    """What the model lacks, as the job's data set is not here."""
+    """What the model lacks because the job's data set is not here."""
 
 
 def export_model(url: RedisUrl, path: Path) -> Exported:
-    """Write the model that `url` names to the folder `path`; the store and its job are not changed.
+    """Write the model at `url` to the folder `path`, without changing the store or its job.
 
-    The job's description on the board tells transform and optimizer. While training goes on, the partitions
-    are read one after the other, each as it is at that moment.
+    Transform and optimizer come from the job's description. During training, partitions are read one after
+    the other, each as it is at that moment.
 
-    Raises StoreError when the store cannot be reached, when it has no model of that name or no job that
-    describes it, and when nothing was learnt yet; ModelError when `path` cannot become a model.
+    Raises StoreError if the store cannot be reached, has no such model or no job that describes it, or
+    nothing was learnt yet; ModelError if `path` cannot become a model.
     """
     require_model_or_nothing(path)
     require_writable(path)
@@ -57,14 +57,14 @@ def export_model(url: RedisUrl, path: Path) -> Exported:
 
 
 def _is_dropped(before: ModelStatus | None, now: ModelStatus | None) -> bool:
-    """Whether a model that could be used is there no more, or is about to go."""
+    """Whether a usable model is gone, or is being dropped."""
     if before is None or before.state != "ready":
         return False
     return now is None or now.incarnation != before.incarnation or now.state != "ready"
 
 
 def _export(url: RedisUrl, path: Path, observer: StoreObserver, status: StoreStatus) -> Exported:
-    """The same, of a store that was found so."""
+    """The same, for a store with this status."""
     if status.model is None:
         why = status.problem or f"there is no model {status.model_name!r} in this store"
         raise StoreError(f"{url}: {why}.")
@@ -79,9 +79,9 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, status: StoreSta
     board = status.board
     if board is None:
         raise StoreError(
-            f"{url}: no job on the board of the model {status.model_name!r} says how it is trained, and "
-            "without that its weights mean nothing. If `ctr train` has only just been started, try again in "
-            "a moment; otherwise remove the model with `ctr ps drop` and train again."
+            f"{url}: no job on the board of the model {status.model_name!r} describes its training, without "
+            "which its weights are useless. If `ctr train` was just started, try again soon; otherwise "
+            "remove the model with `ctr ps drop` and train again."
         )
     job = job_status(board, observer.reports(needed_reports(board)))
     description = JobDescription.from_bytes(board.job.description)
@@ -100,8 +100,7 @@ def _export(url: RedisUrl, path: Path, observer: StoreObserver, status: StoreSta
 
 
 def _of_dataset(description: JobDescription) -> tuple[bytes | None, Windows | None, list[str]]:
-    """What a model takes over of the job's data set: its dictionary and what its windows know; and a warning
-    if that is not here."""
+    """The dictionary and the windows of the job's data set, and a warning if that is not here."""
     if not description.hashed:
         return None, None, []
     try:
@@ -133,7 +132,7 @@ def _gone(url: RedisUrl, name: str) -> StoreError:
 
 
 def _work(observer: StoreObserver, board: BoardStatus, bits: int) -> WorkerReport:
-    """What the workers have reported of their work, and what goes with the ranks' moves."""
+    """The sum of the workers' reports and of the metrics of the ranks' updates."""
     work = WorkerReport()
     for name, blob in observer.reports().items():
         if is_of_work(name):
@@ -152,7 +151,7 @@ def _facts(
     work: WorkerReport,
     passes: float,
 ) -> dict[str, Any]:
-    """What the manifest says about training."""
+    """The entries of the manifest about training."""
     evaluated = work.progressive.summary().to_json()
     examples = JobPosition.of(board.view).examples(description.plan(), work.bad_rows)
     settings = ("workers", "chunk", "admit", "negative_rate", "pos_weight")

@@ -1,4 +1,4 @@
-"""`predict_rows`: the click probability of each row of an input, written to a file."""
+"""`predict_rows`: writes the click probability of each row of an input to a file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ctr.settings import PredictJob
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What was written."""
+    """The outcome of predictions."""
 
     model: str
     """The id of the model that predicted."""
     rows: int
     bad_rows: BadRows
-    """That were skipped, and have no prediction."""
+    """The skipped rows, without a prediction."""
     seconds: float
-    """From the first row on."""
+    """Time since the first row."""
 
 
 def predict_rows(
@@ -30,9 +30,9 @@ def predict_rows(
     on_source: Callable[[ExampleSource], None] = lambda _: None,
     on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
 ) -> Predicted:
-    """Score every row of the job, in their order: see `ctr.model.predict_file`.
+    """Score every row of the job in order: see `ctr.model.predict_file`.
 
-    `on_source` is called with the rows before they are read, `on_rows` with how many and what part is read.
+    `on_source` is called with the source before reading, `on_rows` with the number and share of rows read.
     """
     require_apart(job.out, job.inputs)
     require_no_part(job.out)

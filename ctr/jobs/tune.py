@@ -1,4 +1,4 @@
-"""Searches for settings: `run_tune_job` writes them to a file, `tuned` trains with them at once."""
+"""Searches for settings: `run_tune_job` writes them to a file, `tuned` returns a job with them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from ctr.crosses import Suggestion
 
 _HELD_OUT = 0.2
-"""Of the rows, at the end, if crosses are to be found without them."""
+"""The share of rows, at the end, that the search for crosses does not use."""
 _AUTO_TRIALS = 30
 _MOST_ROWS = 500_000
-_SAMPLED = 1_000  # rows, to see how many features they have
+_SAMPLED = 1_000  # rows, to count their features
 _MOST_FEATURES = 2e7
-"""Of all rows together; of wider rows there are fewer."""
+"""The most features of all rows together, so the number of wide rows is smaller."""
 _MOST_WORK = 3e9
-"""Features that all trials learn: about half a minute on two cores, and the same on any."""
+"""The most features that all trials learn: about half a minute on two cores."""
 _AUTO_LIMIT_S = 120.0
-"""For machines that are slow or busy."""
+"""The time limit, for slow or busy machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneOutcome:
-    """What came of a search; the settings are in the file of the job."""
+    """The outcome of a search, whose settings are in the file of the job."""
 
     job: TuneJob
     tuned: Tuned
     suggestion: Suggestion | None
-    """The crosses that were tried, if any were wanted."""
+    """The crosses that were tried, if any."""
     spec: NamedSpec
-    """That the settings belong to."""
+    """The spec that the settings belong to."""
     workers: int
     bad_rows: BadRows
 
@@ -66,9 +66,9 @@ def run_tune_job(
     on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> TuneOutcome:
-    """Search, and write the best settings; with crosses that are worth it also the spec that has them.
+    """Search, and write the best settings, and the spec with crosses if they improve the model.
 
-    `stop`, once set, keeps the best so far. Raises the errors of `ctr.search.tune`.
+    `stop`: once set, ends the search with the best settings so far. Raises the errors of `ctr.search.tune`.
     """
     require_optuna()
     _require_places(job)
@@ -114,7 +114,7 @@ def run_tune_job(
 
 
 def _require_places(job: TuneJob) -> None:
-    """Raise DataError for places that are inputs, or that cannot be written to."""
+    """Raise DataError for output paths that are inputs, or not writable."""
     spec = None if isinstance(job.spec, FeatureSpec) else job.spec
     for place in (job.out, job.crossed_spec) if job.crosses else (job.out,):
         require_apart(place, [*job.inputs, spec])
@@ -125,7 +125,7 @@ def _require_places(job: TuneJob) -> None:
 def _suggested(
     job: TuneJob, spec: FeatureSpec, source: ExampleSource, fraction: float, workers: int, report: Report
 ) -> Suggestion:
-    """Crosses found in the rows that trials learn from."""
+    """Crosses from the rows that trials learn from."""
     from ctr.crosses import suggest_crosses
 
     total = source.count_rows() if job.rows is None else min(job.rows, source.count_rows())
@@ -153,11 +153,11 @@ def tuned(
     on_rows: Callable[[int, float], None] = lambda rows, fraction: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> tuple[TrainJob, Tuned]:
-    """The job with the number of passes and settings of FTRL that suit its rows best, and what was tried.
+    """The job with the best number of passes and settings of FTRL for its rows, and the search.
 
-    Fields get scales if that is better. Settings that the job has stay. The rows of its hold-out
-    are not looked at. It makes 30 trials, or as many as learn 3e9 features, on 500,000 rows at most. The
-    search stops after about 120 s; the manifest then says so. Temporary files are put into `scratch`.
+    Fields get scales if that is better. The job's own settings stay. Rows of its hold-out are not used. There
+    are up to 30 trials, which learn up to 3e9 features, on up to 500,000 rows. The search stops after about
+    120 s, which the manifest then records. `scratch`: the folder for temporary files.
 
     Raises ModelError for another optimizer, and the errors of `tune`.
     """
@@ -166,7 +166,7 @@ def tuned(
         raise ModelError(
             f"settings can be found for the optimizer ftrl, not for {name}: choose them yourself."
         )
-    # A pass for the search leaves no bad rows behind; the training itself does.
+    # The search writes no bad rows to a file; the training does.
     reading = job.with_values(on_bad_rows="skip") if job.on_bad_rows == "quarantine" else job
     source = open_training(reading)
     holdout = open_holdout(job, source)
@@ -201,5 +201,5 @@ def tuned(
 
 
 def _may_be_scaled(holdout: str | Path) -> bool:
-    """Whether a model with scales can be evaluated on it: not if it is a data set without field ids."""
+    """Whether a model with scales can be evaluated on it: not on a data set without field ids."""
     return not is_dataset(holdout) or manifest_of(holdout).fields is not None

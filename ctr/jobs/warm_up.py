@@ -1,4 +1,4 @@
-"""Kernels compiled before they are needed: by small jobs (`run_small_jobs`), or beside those that read."""
+"""Compiles kernels in advance: by small jobs (`run_small_jobs`), or in parallel with reading."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ asyncio.run(start(create_app(load_model("model"))))
 _WORK = "from ctr.workers.worker import warm_up_worker; warm_up_worker()"
 
 Task = Sequence[Sequence[object]]
-"""Programs of Python, each by its arguments, one after the other in a folder of their own."""
+"""Arguments of Python programs that run one after the other in a folder of their own."""
 
 
 def compile_training_beside(spec: FeatureSpec, optimizer: Optimizer) -> None:
-    """Have another process compile what learning in memory needs, if nothing is compiled and a core is free.
+    """Let another process compile the kernels of training in memory, if none is compiled and a core is free.
 
-    Whoever needs one of its kernels waits until that is in the cache.
+    A process that needs such a kernel waits until it is in the cache.
     """
     if is_compiled() or len(os.sched_getaffinity(0)) == 1 or threading.active_count() > 1:
         return
@@ -85,14 +85,14 @@ def _compile_quietly(spec: FeatureSpec, optimizer: Optimizer) -> None:
     slots = np.array([0, 1], slot_dtype(spec.bits))
     values = np.ones(2, np.float32) if spec.has_values else None
     sample = Batch(np.array([0, 1, 2]), slots, values, np.array([0, 1], np.float32))
-    with suppress(Exception):  # the process that trains meets it, too
+    with suppress(Exception):  # the training process meets the same error
         warm_up(sample, spec.bits, optimizer, Learner(1.0))
 
 
 def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> None:
-    """Compile what `spec` needs in training, serving and explaining; None: what the usual commands need.
+    """Compile the kernels for training, serving and explaining with `spec`; None: for the usual commands.
 
-    `processes`: as many at once; None: as many as there are cores.
+    `processes`: the number of parallel processes; None: one per core.
     """
     with TemporaryDirectory() as top:
         folder = Path(top)
@@ -124,7 +124,7 @@ def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:
 
 
 def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
-    """Build a data set of rows for `spec`, train on it, predict, and explain a prediction."""
+    """Programs that build a data set for `spec`, train on it, predict, and explain a prediction."""
     folder.mkdir()
     (folder / "spec.yaml").write_text(spec.to_yaml())
     _write_rows(spec, folder / "rows")
@@ -138,7 +138,7 @@ def _of_spec(spec: FeatureSpec, folder: Path) -> tuple[Path, Task]:
 
 
 def _ctr(*words: object) -> list[object]:
-    """A command of ours as a program of Python."""
+    """The arguments of a `ctr` command as a Python program."""
     return ["-m", "ctr", *words]
 
 
@@ -146,7 +146,7 @@ def _run(task: tuple[Path, Task]) -> None:
     folder, programs = task
     folder.mkdir(exist_ok=True)
     for words in programs:
-        # One that does not go through has compiled what it has come to.
+        # A program that fails has compiled the kernels up to its error.
         subprocess.run(
             [sys.executable, *map(str, words)],
             cwd=folder,
@@ -157,7 +157,7 @@ def _run(task: tuple[Path, Task]) -> None:
 
 
 def _write_rows(spec: FeatureSpec, path: Path) -> None:
-    """A few rows of a file as `spec` reads it."""
+    """Write a few rows in the format of `spec`."""
     import orjson
     import pyarrow as pa
     from pyarrow import feather, parquet

@@ -108,7 +108,7 @@ def test_an_output_folder_that_executors_do_not_share(logs: list[Path], tmp_path
     with_disk = f"unshare --mount sh -c 'mount -t tmpfs none {folder} && exec \"$@\"' sh"
     python = executors_python(tmp_path, "", with_disk)
     said = refused(folder / "x", logs, LOCAL_CLUSTER, environment(PYSPARK_PYTHON=python))
-    assert "what the driver writes there is not seen here; give an output folder on storage" in said
+    assert "this machine does not see the driver's files there; give an output folder on" in said
 
 
 def test_embedded_servers_for_other_machines(hashed: Path, tmp_path: Path) -> None:

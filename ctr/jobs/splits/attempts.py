@@ -1,4 +1,4 @@
-"""`Attempts`: where attempts at tasks leave the files they write, each apart from all others."""
+"""`Attempts`: separate folders for the files of each attempt at a task."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _MARK = "mark"
 
 
 class Attempts(Protocol):
-    """A folder on storage that the driver and all tasks share, to which it is sent."""
+    """A folder on storage that the driver and all tasks share. It is sent to tasks."""
 
     def attempt(self) -> AbstractContextManager[Path]:
-        """A new folder on this machine, whose files are in the shared one, below its name, after the block.
+        """A new local folder; after the block, its files are in the shared folder, below its name.
 
-        Raises EngineError where the storage is not shared, DataError and OSError where it refuses.
+        Raises EngineError if the storage is not shared, DataError and OSError if it refuses.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LocalAttempts:
-    """In a folder that has the same path on all machines."""
+    """Attempts in a folder with the same path on all machines."""
 
     folder: Path
     mark: str
-    """What a file in it says, which the driver wrote."""
+    """The content of a file that the driver has written there."""
 
     @classmethod
     def begun(cls, folder: Path) -> LocalAttempts:
-        """By the driver."""
+        """Start attempts in a folder; called by the driver."""
         mark = secrets.token_hex(8)
         (folder / _MARK).write_text(mark)
         return cls(folder, mark)
@@ -49,21 +49,21 @@ class LocalAttempts:
         yield folder
 
     def _require_shared(self) -> None:
-        """Raises EngineError unless this machine sees what the driver writes."""
+        """Raise EngineError unless this machine sees the driver's file."""
         try:
             is_shared = (self.folder / _MARK).read_text() == self.mark
         except OSError:
             is_shared = False
         if not is_shared:
             raise EngineError(
-                f"{self.folder.parent}: what the driver writes there is not seen here; give an output folder"
-                " on storage that all machines share"
+                f"{self.folder.parent}: this machine does not see the driver's files there; give an output"
+                " folder on storage that all machines share"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteAttempts:
-    """In a folder behind a URI."""
+    """Attempts in a folder behind a URI."""
 
     folder: RemoteFolder
 

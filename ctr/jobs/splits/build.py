@@ -1,4 +1,4 @@
-"""`write_splits`: a hashed data set written by many tasks, each of which hashes a split of the raw files."""
+"""`write_splits`: writes a hashed data set by tasks that each hash a split of the raw files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
 from ctr.jobs.splits.attempts import Attempts, LocalAttempts, RemoteAttempts
 from ctr.jobs.splits.tasks import map_splits, splits_by_file
-from ctr.jobs.splits.windows import LookedBack, look_back
+from ctr.jobs.splits.windows import SplitWindows, look_back
 
 if TYPE_CHECKING:
     from ctr.engines import Engine
@@ -35,7 +35,7 @@ _BAD_ROWS = "bad-rows"
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What all tasks of a build have to know."""
+    """What all tasks of a build need to know."""
 
     attempts: Attempts
     out: str
@@ -49,24 +49,23 @@ class _Common:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hashed:
-    """What an attempt at a task came to."""
+class _HashedSplit:
+    """The outcome of an attempt at a task."""
 
     attempt: str
-    """The name of the folder with its parts."""
+    """The name of the folder with the parts."""
     done: Done
-    met: SplitPass
-    """With the name of the file of bad rows in that folder."""
+    split_pass: SplitPass
+    """Its path of bad rows is relative to that folder."""
 
 
 def write_splits(
     engine: Engine, source: RawSource, draft: DatasetDraft, choice: RowChoice | None, out: Path, what: str
 ) -> None:
-    """Hash the rows of `source` into `draft`, which becomes `out`, split by split, in the order of the rows.
+    """Hash the rows of `source` into `draft`, which becomes `out`, split by split, in row order.
 
-    Each attempt at a split writes into a folder of its own beside `out`. The one whose result arrives counts,
-    and what others have written, or still write, never comes near the data set. Raises DataError and
-    EngineError.
+    Each attempt at a split writes to its own folder beside `out`. The attempt whose result arrives counts;
+    files of other attempts never become part of the data set. Raises DataError and EngineError.
     """
     place = out.resolve()
     with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
@@ -85,7 +84,7 @@ def upload_splits(
     out: RemoteFolder,
     what: str,
 ) -> set[str]:
-    """As `write_splits`, for a data set behind a URI, where its parts are then. Returns their names."""
+    """As `write_splits`, for a data set behind a URI. Returns the names of its parts there."""
     attempts = out / ATTEMPTS / secrets.token_hex(8)
     try:
         hashed = _hash_all(engine, source, RemoteAttempts(attempts), choice, out.uri, what)
@@ -109,65 +108,67 @@ def upload_splits(
 
 def _hash_all(
     engine: Engine, source: RawSource, attempts: Attempts, choice: RowChoice | None, out: str, what: str
-) -> list[list[_Hashed]]:
-    """Of each file what its splits came to."""
+) -> list[list[_HashedSplit]]:
+    """The outcomes of the splits, by file."""
     by_file = splits_by_file(engine, source.inputs, source.spec)
     splits = [split for of_file in by_file for split in of_file]
     no_click, policy = int(source.no_click[0]), source.on_bad_rows
     common = _Common(attempts, out, spec_files(source.spec), choice, policy, no_click)
-    looked_back: Sequence[LookedBack | None] = [None] * len(splits)
+    split_windows: Sequence[SplitWindows | None] = [None] * len(splits)
     if source.windows is not None:
         assert isinstance(attempts, LocalAttempts)
-        looked_back = look_back(engine, source, splits, attempts)
-    hashed = iter(map_splits(engine, _hash_split, [(common, each) for each in looked_back], splits, what))
+        split_windows = look_back(engine, source, splits, attempts)
+    hashed = iter(map_splits(engine, _hash_split, [(common, each) for each in split_windows], splits, what))
     return [[next(hashed) for _ in of_file] for of_file in by_file]
 
 
-def _take_passes(source: RawSource, hashed: list[list[_Hashed]], folder: Path) -> None:
-    """Have the source know what passes have met; `folder` has the files of bad rows by attempt."""
+def _take_passes(source: RawSource, hashed: list[list[_HashedSplit]], folder: Path) -> None:
+    """Pass the splits' passes to the source; `folder` has the files of bad rows by attempt."""
 
-    def here(each: _Hashed) -> SplitPass:
-        kept = folder / each.attempt / each.met.kept if each.met.kept.name else Path()
-        return replace(each.met, kept=kept)
+    def here(each: _HashedSplit) -> SplitPass:
+        kept = folder / each.attempt / each.split_pass.kept if each.split_pass.kept.name else Path()
+        return replace(each.split_pass, kept=kept)
 
     source.take_pass([[here(each) for each in of_file] for of_file in hashed])
 
 
-def _hash_split(task: tuple[_Common, LookedBack | None], split: InputFile) -> _Hashed:
-    """Hash a split, on whatever machine this is. Raises DataError and EngineError."""
-    common, looked_back = task
+def _hash_split(task: tuple[_Common, SplitWindows | None], split: InputFile) -> _HashedSplit:
+    """Hash a split, on any machine. Raises DataError and EngineError."""
+    common, split_windows = task
     try:
         with common.attempts.attempt() as folder:
-            return _hash(common, looked_back, split, folder)
+            return _hash(common, split_windows, split, folder)
     except OSError as error:
         raise DataError(f"{common.out}: the data set could not be written ({error})") from None
 
 
-def _hash(common: _Common, looked_back: LookedBack | None, split: InputFile, folder: Path) -> _Hashed:
+def _hash(
+    common: _Common, split_windows: SplitWindows | None, split: InputFile, folder: Path
+) -> _HashedSplit:
     kept = folder / _BAD_ROWS if common.policy.quarantine is not None else None
     spec, policy = spec_of_files(common.spec, "the feature spec"), BadRowPolicy(common.policy.skip, kept)
-    windows = None if looked_back is None else looked_back.history(spec)
+    windows = None if split_windows is None else split_windows.history(spec)
     source = RawSource(
         spec, [split], on_bad_rows=policy, choice=common.choice, windows=windows, with_fields=True
     )
     source.no_click = np.array([common.no_click], np.int8)
     notes, draft = _PassNotes(source), DatasetDraft(spec, folder)
     draft.write(source.batches(BLOCK_ROWS))
-    return _Hashed(folder.name, draft.done, notes.of_pass())
+    return _HashedSplit(folder.name, draft.done, notes.of_pass())
 
 
 class _PassNotes:
-    """Notes what a pass over a source meets."""
+    """Records a pass over a source."""
 
     def __init__(self, source: RawSource) -> None:
-        """To be made before the pass."""
+        """Created before the pass."""
         self._source = source
         self._left_out: list[NDArray[np.int64]] = []
         self._bad: deque[NDArray[np.int64]] = source.bad_rows.follow()
         source.on_left_out = self._left_out.append
 
     def of_pass(self) -> SplitPass:
-        """What it has met; to be called after it."""
+        """The record; called after the pass."""
         source = self._source
         return SplitPass(
             rows=source.count_rows(),

@@ -1,4 +1,4 @@
-"""`fit_splits`: what a spec learns from raw files, learnt by many tasks, each from a split of them."""
+"""`fit_splits`: fits a spec to raw files, by tasks that each read a split of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MERGED_AT_ONCE = 16  # by one task
 
 @dataclass(frozen=True, slots=True)
 class _Learning:
-    """What a task is to learn from its split."""
+    """What a task has to learn from its split."""
 
     spec: FeatureSpec
     choice: RowChoice | None
@@ -29,10 +29,10 @@ class _Learning:
 def fit_splits(
     engine: Engine, spec: FeatureSpec, files: Sequence[InputFile], choice: RowChoice | None = None
 ) -> FeatureSpec:
-    """As `ctr.features.fit`, and with the same result, which tasks merge in a tree.
+    """As `ctr.features.fit`, with the same result, which tasks merge in a tree.
 
-    Where quantiles are learnt, the files are read twice: a part of a sketch has to know how many numbers come
-    before its own. Raises DataError, SpecError and EngineError.
+    To learn quantiles, the files are read twice, as each part of a sketch needs the number of earlier values.
+    Raises DataError, SpecError and EngineError.
     """
     if learnt_of(spec) is not None:
         return spec
@@ -65,7 +65,7 @@ def _learn(learning: _Learning, split: InputFile) -> FirstPass:
 
 
 def _merged(parts: Sequence[FirstPass]) -> FirstPass:
-    """Parts that follow each other as one."""
+    """Merge consecutive parts into one."""
     first, *others = parts
     for other in others:
         first.merge(other)

@@ -1,4 +1,4 @@
-"""`map_splits`: work on raw files by tasks of an engine, each of which reads a split of them."""
+"""`map_splits`: runs tasks of an engine that each read a split of raw files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ctr.progress import progress
 
 _LEAST_BYTES, _MOST_BYTES = 32 << 20, 256 << 20  # of a split
 _PER_SLOT = 3
-"""Tasks for each that runs at once, so that none waits long for the last one."""
+"""Tasks per slot, so that no slot waits long for the last task."""
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class _Task(Generic[Work, Result]):
-    """What one task is to do."""
+    """The work of one task."""
 
     function: Callable[[Work], Result]
     work: Work
     kernels: str
-    """The digest of the driver's."""
+    """The digest of the driver's kernels."""
 
 
 def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec) -> list[list[InputFile]]:
-    """Of each file its splits, in the order of their rows: enough for the tasks that run at once."""
+    """The splits of each file, in row order: enough for all slots of the engine."""
     size = sum(file.size for file in files)
     share = -(-size // (_PER_SLOT * engine.tasks_at_once))
     wanted = min(max(share, _LEAST_BYTES), _MOST_BYTES)
@@ -48,10 +48,10 @@ def map_splits(
     splits: Sequence[InputFile],
     what: str,
 ) -> list[Result]:
-    """The results of `function` for each split and what goes with it, while `what` is shown as progress.
+    """The results of `function` for each item of work and its split; `what` is shown as progress.
 
-    `function` is one of a module, and may run twice, see `Engine`. Raises the CtrErrors that it raises, with
-    the name of the machine, as DataError.
+    `function` must be defined in a module, and may run twice, see `Engine`. Its CtrErrors are raised as
+    DataError with the name of the machine.
     """
     work_and_splits = list(zip(work, splits, [split.state for split in splits], strict=True))
     size = sum(split.size for split in splits)
@@ -61,7 +61,7 @@ def map_splits(
 def map_tasks(
     engine: Engine, function: Callable[[Work], Result], work: Sequence[Work], what: str, size: int = 0
 ) -> list[Result]:
-    """As `map_splits`, for work without splits; `size`: of what is read, in bytes."""
+    """As `map_splits`, for work without splits; `size`: the number of bytes to read."""
     kernels = kernel_digest()
     tasks = [_Task(function, each, kernels) for each in work]
     results = []
@@ -83,7 +83,7 @@ def _with_split(
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What is wrong with rows, or with a machine: the same again if the task was repeated."""
+    """A problem of rows or of a machine, which would recur if the task were repeated."""
 
     message: str
 

@@ -1,4 +1,4 @@
-"""`look_back`: the features of windows for many tasks, each of which reads a split of the raw files."""
+"""`look_back`: the window features for tasks that each read a split of the raw files."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MOST_BUCKETS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class LookedBack:
-    """What the windows give the rows of a split."""
+class SplitWindows:
+    """The window features of a split's rows."""
 
     files: tuple[Path, ...]
     split: int
@@ -55,8 +55,8 @@ class _Common:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
-    """What a task has noted of a split."""
+class _SplitNotes:
+    """The notes of a task on a split."""
 
     file: Path
     rows: int
@@ -65,7 +65,7 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """The keys that a task goes through."""
+    """A bucket of keys, for one task."""
 
     common: _Common
     number: int
@@ -75,11 +75,11 @@ class _Bucket:
 
 def look_back(
     engine: Engine, source: RawSource, splits: Sequence[InputFile], attempts: LocalAttempts
-) -> list[LookedBack]:
-    """What the windows give the rows of each split; those of `source` know all rows then.
+) -> list[SplitWindows]:
+    """The window features of each split; afterwards the windows of `source` know all rows.
 
-    One task for each split notes keys, times and clicks; one for each bucket of keys goes through the rows of
-    these, in their order. Raises DataError and EngineError.
+    A task per split notes keys, times and clicks; then a task per bucket of keys goes through their rows in
+    order. Raises DataError and EngineError.
     """
     windows = source.windows
     assert windows is not None
@@ -93,17 +93,17 @@ def look_back(
     tasks = [_Bucket(common, number, notes, tuple(latest)) for number in range(common.buckets)]
     files = tuple(map_tasks(engine, _go_through, tasks, "counting by key"))
     take_buckets(windows, files)
-    return [LookedBack(files, s, each.rows, latest[s]) for s, each in enumerate(noted)]
+    return [SplitWindows(files, s, each.rows, latest[s]) for s, each in enumerate(noted)]
 
 
-def _note(common: _Common, split: InputFile) -> _Noted:
+def _note(common: _Common, split: InputFile) -> _SplitNotes:
     spec = common.fitted
     notes = WindowNotes(spec)
     for _ in RawSource(spec, [split], on_bad_rows=SKIP, windows=notes).batches(BLOCK_ROWS):
         pass
     with common.attempts.attempt() as folder:
         notes.write(folder / _NOTES, common.buckets)
-        return _Noted(folder / _NOTES, notes.rows, tuple(notes.latest))
+        return _SplitNotes(folder / _NOTES, notes.rows, tuple(notes.latest))
 
 
 def _go_through(bucket: _Bucket) -> Path:

@@ -94,5 +94,5 @@ def test_what_no_task_can_know_is_refused(cli: Cli, logs: tuple[Path, list[Path]
     spec.write_text(SPEC.replace("[count, clicks, since_last]", "[count, rate]"))
     done = cli(*build, tmp_path / "out")
     assert done.code == 2
-    assert "click rates, as of window 'ip', are taken together with that of all rows before" in done.err
+    assert "click rates, as of window 'ip', depend on the click rate of all earlier rows" in done.err
     assert not (tmp_path / "out").exists()
