@@ -60,7 +60,7 @@ class Quarters:
     def __init__(self, field: QuarterField) -> None:
         self._field, self._seen = field, np.empty(0)
 
-    def taken(self, column: Column) -> NDArray[np.float64]:
+    def prepared(self, column: Column) -> NDArray[np.float64]:
         numbers = column.numbers
         return numbers.values[numbers.present]
 
@@ -88,9 +88,10 @@ class WordsField(fields.InputField):
 
 
 def words_of(field: WordsField, column: Column, seed: int, learnt: Any) -> TokenCounts:
+    buffer, starts, ends, status = column.text
     texts = [
-        column.text.buffer[a:b].tobytes().split() if ok else []
-        for a, b, ok in zip(column.text.starts, column.text.ends, column.status == 0, strict=True)
+        buffer[a:b].tobytes().split() if ok else []
+        for a, b, ok in zip(starts, ends, status == 0, strict=True)
     ]
     hashes = [hash_bytes(word, seed) for text in texts for word in dict.fromkeys(text)]
     counts = [text.count(word) for text in texts for word in dict.fromkeys(text)]
