@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,6 +40,8 @@ MEMORY_EVERY_S = 10.0
 RETRY_S, MOST_RETRY_S = 10.0, 600.0
 """The time until a failed version is tried again, as its files may have been unreadable for a moment. Each
 failure doubles the time."""
+SOONER = 5
+"""The labels are read this many times as often while they cannot be read."""
 _MOST_BODY = 4_096
 KEY = b"ctr-request-key"
 """The header whose hash assigns a request to the canary; the default is the connection's address."""
@@ -279,7 +282,8 @@ class Versions:
                 await asyncio.to_thread(self.metrics.note_memory)
             with suppress(TimeoutError):
                 # All processes look at the same times, so that they change together.
-                async with asyncio.timeout(self._poll_s - monotonic() % self._poll_s):
+                every_s = self._poll_s / (SOONER if self._is_unreadable else 1)
+                async with asyncio.timeout(every_s - monotonic() % every_s):
                     await self._look_now.wait()
             self._look_now.clear()
             await self._look()
@@ -296,27 +300,30 @@ class Versions:
             return
         if self._is_unreadable:  # failed versions may only have been unreachable, too
             self._failed.clear()
+        # After an outage, a version is late already: loading it does not give way to requests.
+        executor = None if self._is_unreadable else self._background
         self._is_unreadable = False
         for label, versions in labels.items():
-            await self._serve_first(label, versions)
+            await self._serve_first(label, versions, executor)
         for label in self._served.keys() - labels.keys():
             self._retire(self._served.pop(label))
         self.metrics.serve(each.model.id for each in self._served.values())
 
-    async def _serve_first(self, label: str, versions: Sequence[str]) -> None:
+    async def _serve_first(self, label: str, versions: Sequence[str], executor: Executor | None) -> None:
         """Serve the first version that passes its trial; in all processes the same, whatever each served."""
         for version in versions:
             failure = self._failed.get(version)
             if failure is not None and monotonic() < failure.retry_at:
                 continue
             served = self._served.get(label)
-            if (served is not None and served.model.id == version) or await self._change(label, version):
+            is_served = served is not None and served.model.id == version
+            if is_served or await self._change(label, version, executor):
                 return
 
-    async def _change(self, label: str, version: str) -> bool:
+    async def _change(self, label: str, version: str, executor: Executor | None) -> bool:
         """Serve another version under a label, if it passes its trial; returns whether it does."""
         try:
-            in_thread = partial(asyncio.get_running_loop().run_in_executor, self._background)
+            in_thread = partial(asyncio.get_running_loop().run_in_executor, executor)
             model = await in_thread(self._source.load, version)
             ready: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
             # In a thread, as it may ask Redis for windows.

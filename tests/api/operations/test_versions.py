@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import shutil
 import signal
@@ -32,14 +33,17 @@ ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
 
 
 def versions_of(
-    source: ModelSource, shares: Mapping[str, float] = MappingProxyType({}), retry_s: float = 0.1
+    source: ModelSource,
+    shares: Mapping[str, float] = MappingProxyType({}),
+    retry_s: float = 0.1,
+    poll_s: float = 0.02,
 ) -> Versions:
     first = source.load(source.versions()[source.main][0])
 
     def make_app(model: Model, metrics: Any, on_warm: Any) -> Any:
         return create_app(model, metrics=metrics, on_warm=on_warm)
 
-    return Versions(source, first, make_app, shares, poll_s=0.02, retry_s=retry_s)
+    return Versions(source, first, make_app, shares, poll_s=poll_s, retry_s=retry_s)
 
 
 @pytest.fixture
@@ -233,3 +237,42 @@ def test_memory_of_versions_is_given_back(registry: Registry, served: Running, m
 def test_a_label_has_to_be_there_at_the_start(registry: Registry) -> None:
     with pytest.raises(CtrError, match="there is no label best"):
         versions_of(RegistrySource(registry.place, ["best"]))
+
+
+def test_a_registry_that_is_away_is_looked_for_more_often(registry: Registry) -> None:
+    """So that the version that it comes back with is served soon."""
+    versions = versions_of(RegistrySource(registry.place, ["stable"]), poll_s=1)
+    place = Path(registry.place)
+
+    def unread(client: httpx.Client) -> float:
+        return float(client.get("/metrics").text.split("\nctr_unread_labels_total ")[1].split()[0])
+
+    with run_server(versions) as running:
+        place.rename(place.with_name("away"))
+        until(lambda: unread(running.client) >= 1)
+        began = time.monotonic()
+        until(lambda: unread(running.client) >= 11)
+        assert time.monotonic() - began < 8
+
+
+def test_a_version_after_an_outage_does_not_give_way_to_requests(
+    registry: Registry, models: list[Path]
+) -> None:
+    niceness = []
+
+    class Watched(RegistrySource):
+        def load(self, version: str) -> Model:
+            niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().load(version)
+
+    place = Path(registry.place)
+    with run_server(versions_of(Watched(registry.place, ["stable"]))) as running:
+        version = registry.publish(models[1], ["stable"])
+        until(lambda: answered(running.client) == version)
+        place.rename(place.with_name("away"))
+        until(lambda: "ctr_unread_labels_total 0.0" not in running.client.get("/metrics").text)
+        Registry(place.with_name("away")).rollback("stable")
+        place.with_name("away").rename(place)
+        until(lambda: answered(running.client) == load_model(models[0]).id)
+    of_first, of_second, of_late = niceness
+    assert of_second > of_late == of_first
