@@ -74,7 +74,7 @@ class Bounded(_Protocol):
             self._start_deadline()
 
     def timeout_keep_alive_handler(self) -> None:
-        if not self._has_input:
+        if not self.transport.is_closing() and not self._has_input:
             self.transport.abort()  # closing would wait for a client that does not read its answer
 
     def shutdown(self) -> None:

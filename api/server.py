@@ -39,6 +39,7 @@ from ctr.api.operations import (
     Versions,
     close,
     has_input,
+    let_in,
     let_no_more_in,
     listen,
     listen_together,
@@ -108,7 +109,7 @@ def serve(job: ServeJob) -> None:
         if job.feedback_log is not None:
             apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
-        first = latest() if job.workers > 1 else model
+        first = latest() if job.workers > 1 and job.store is not None else model
         versions = Versions(source, first, apps.make, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
         server = server_of(
@@ -117,6 +118,7 @@ def serve(job: ServeJob) -> None:
             drain_s=job.drain_s,
             limit=connection_limit(job.limit_connections),
         )
+        server.is_alone = job.workers == 1
         own = listeners[number % len(listeners)]
         for listener in listeners:
             if listener is not own:
@@ -233,7 +235,7 @@ def server_of(
     tls: tuple[Path | None, Path | None] = (None, None),
     drain_s: float = DRAIN_S,
     **connection: Any,
-) -> uvicorn.Server:
+) -> _Server:
     """A server for the ASGI application `app`; `connection`: keyword arguments of `Bounded`.
 
     `tls`: the files of its certificates and their key. `drain_s`: see `DRAIN_S`. Raises CtrError for files
@@ -269,18 +271,24 @@ def connection_class() -> type[Bounded]:
 
 
 class _Server(uvicorn.Server):
+    is_alone = True
+    """Whether no other process has its listener, too."""
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # asyncio accepts as many connections as its backlog before it handles any, which could exceed the
         # number of descriptors. So it accepts one at a time; the system's backlog is set afterwards.
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(BACKLOG)
+            let_in(listener)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Clients whose connections are in the system's queue may have sent their requests.
         listeners, now = sockets or (), asyncio.get_running_loop().time
         for listener in listeners:
             let_no_more_in(listener)
+            if listener.family == socket.AF_UNIX and self.is_alone:
+                Path(listener.getsockname()).unlink(missing_ok=True)
         set_up, end = now() + SET_UP_S, now() + (self.config.timeout_graceful_shutdown or 0)
         while not self.force_exit and (now() < set_up or (now() < end and any(map(has_input, listeners)))):
             await asyncio.sleep(0.01)

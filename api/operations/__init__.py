@@ -8,6 +8,7 @@ from ctr.api.operations.sockets import (
     BACKLOG,
     close,
     has_input,
+    let_in,
     let_no_more_in,
     listen,
     listen_together,

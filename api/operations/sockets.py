@@ -17,7 +17,7 @@ from ctr.errors import CtrError
 BACKLOG = 2_048
 """Connections that the system holds until they are accepted."""
 
-_SO_ATTACH_FILTER = 26
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 _DROP_NEW_CONNECTIONS = b"".join(
     struct.pack("HBBI", *instruction)
     for instruction in (
@@ -101,19 +101,24 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def let_no_more_in(listener: socket.socket) -> None:
-    """Begin no further connection. Those that have begun get into the listener's queue as before.
+    """Begin no further TCP connection. Those that have begun get into the listener's queue as before.
 
     The system resets what is in the queue of a listener that is closed, though its clients may have sent
     their requests. So nothing may come in between the last look at the queue and the end of the listener.
     On other systems than Linux, something may.
     """
-    if listener.family == socket.AF_UNIX:
-        Path(listener.getsockname()).unlink(missing_ok=True)
-    elif sys.platform == "linux":
+    if listener.family != socket.AF_UNIX and sys.platform == "linux":
         code = ctypes.create_string_buffer(_DROP_NEW_CONNECTIONS)
         program = struct.pack("HL", len(_DROP_NEW_CONNECTIONS) // 8, ctypes.addressof(code))
         with suppress(OSError):  # a kernel without filters
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def let_in(listener: socket.socket) -> None:
+    """Begin connections, also after the process that had this listener before has stopped by itself."""
+    if listener.family != socket.AF_UNIX and sys.platform == "linux":
+        with suppress(OSError):  # there is no filter
+            listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 def close(listener: socket.socket) -> None:

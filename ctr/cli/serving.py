@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ctr.settings import ServeJob
 
-_PREFIX = "ctr-serve-"
+_PREFIX = "ctr-served-"
 _LIVE_BYTES = 1 << 30
 _ABANDONED_S = 60.0
 

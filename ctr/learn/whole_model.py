@@ -54,7 +54,8 @@ def converted(state: Float32, convert: Callable[[Float32], Float32], spool: Path
 
     If `convert` returns its argument, as there is nothing to convert, so does this function.
     """
-    if convert(none := state[:0]) is none:
+    none = convert(empty := state[:0])
+    if none is empty:
         return state
 
     def blocks() -> Iterator[tuple[Float32]]:

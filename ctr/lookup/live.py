@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from ctr.errors import CtrError
 from ctr.features import Slots
 from ctr.lookup.lookup import DENSE_SLOTS
-from ctr.lookup.table import SharedMemory, WeightTable
+from ctr.lookup.table import HEADER, SharedMemory, WeightTable
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import Feed, PartitionChange, RedisStore
 
@@ -28,6 +29,8 @@ POLL_S = 0.1
 """Pause before reading the feed again when it has no changes."""
 _AWAY_S = 1.0
 """Pause between attempts while the store cannot be read."""
+_KEPT = 1
+"""Other models in the folder that processes share: some may still begin to serve it."""
 _LEADER_S = 0.2
 """Pause between checks whether the process that reads for all has ended."""
 _AT_A_TIME = 20_000
@@ -108,10 +111,19 @@ class LiveWeights:
         if self._folder is not None:
             with suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
+                self._remove_older(self._folder)
                 return WeightTable(*self._size, SharedMemory(self._folder))
             logger.error("%s has no space for shared weights: each process keeps its own", self._folder)
             self._folder = None
         return WeightTable(*self._size)
+
+    @staticmethod
+    def _remove_older(folder: Path) -> None:
+        """Remove the memory of earlier models; who still serves one has it mapped."""
+        headers = sorted(folder.parent.glob(f"*/{HEADER}"), key=lambda header: header.stat().st_mtime_ns)
+        for header in headers[:-_KEPT]:
+            if header.parent != folder:
+                shutil.rmtree(header.parent, ignore_errors=True)
 
     def _lead(self) -> bool:
         """Become the process that follows if there is none; returns True if this process follows."""
@@ -134,9 +146,9 @@ class LiveWeights:
 
     def _read_all(self) -> Feed:
         """Read the whole model into the table; returns the feed at the position to continue from."""
+        self._table.take_over()  # first, as readers wait for what a process that died was writing
         self._store = self._open_store()
         try:
-            self._table.take_over()
             feed = Feed(self._store)
             while not feed.is_current:
                 self._read(feed)
@@ -154,7 +166,7 @@ class LiveWeights:
                         feed = self._read_all()
                     elif feed is not None:
                         self._read(feed)
-                except CtrError as error:
+                except (CtrError, OSError) as error:  # OSError: a larger index found no space
                     if self._table.failure is None:
                         logger.error("the feed cannot be read, the served weights stay: %s", error)
                     self._table.note_failure(str(error))

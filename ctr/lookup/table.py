@@ -29,6 +29,7 @@ _HEADER = np.dtype(
         ("failure", "S512"),
     ]
 )
+HEADER = "header"
 _FEWEST_BITS = 16
 _WAIT_S, _TRIES = 5e-5, 1_000
 """How long, and how often, a reader waits for a writer."""
@@ -109,7 +110,7 @@ class WeightTable:
     def __init__(self, slots: int, most: int = DENSE_SLOTS, memory: OwnMemory | None = None) -> None:
         """Raises OSError as `SharedMemory.allocate` does."""
         self._memory = memory or OwnMemory()
-        self._header = self._memory.allocate("header", _HEADER.itemsize).view(_HEADER)
+        self._header = self._memory.allocate(HEADER, _HEADER.itemsize).view(_HEADER)
         self._sequence = self._header["sequence"]
         if slots <= most:
             dense = self._memory.allocate("dense", 12 * slots)

@@ -201,11 +201,7 @@ def seconds(value: float | str) -> float:
     return in_seconds
 
 
-def _seconds(value: object) -> object:
-    return seconds(value) if isinstance(value, str) else value
-
-
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Duration = Annotated[float, BeforeValidator(seconds)]
 """Seconds; also as text, such as `30s`."""
 duration = partial(Setting, metavar="TIME", kind=str)
 

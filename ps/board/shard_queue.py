@@ -38,7 +38,7 @@ class Affinity:
 
 
 class ShardQueue:
-    """The data shards of a job, first in, first out; unfinished ones of dead workers come first.
+    """The data shards of a job, first in, first out; free ones that were begun come first.
 
     Only claimed, unfinished data shards have entries, so a long queue costs nothing. A data shard is free if
     its owner is not alive.

@@ -38,8 +38,8 @@ class RedisSession:
         self.first = int(applied.min()) + 1
         self.outcome: Outcome | None = None
         self.attempt = attempt
-        """The attempt of its tokens. A session with attempt 0, as of a rank, is never superseded; losing its
-        pushes raises an error."""
+        """The attempt of its tokens. A session with attempt 0, as of a rank, is never superseded; losing
+        pushes that are no longer kept here raises an error."""
         self.is_over = False
         """True if it sends nothing more: it is superseded or lost, perhaps after it had arrived."""
         self.acknowledged = applied.copy()
@@ -176,7 +176,7 @@ class RedisSessions:
         self._latest: dict[int, RedisSession] = {}
         """By data shard, as long as pushes of it are kept or may follow."""
         self._unlogged: list[Slots] = []
-        """Slots that dropped sessions did not log, although other pushes of this worker rely on it."""
+        """Slots that dropped sessions were to log, as other pushes of this worker rely on it."""
         self._closed = False
 
     def begin(self, shard: int) -> RedisSession:
@@ -378,7 +378,7 @@ class RedisSessions:
                 self.resent += int((partitions & ~behind).sum())
 
     def _log_slots(self) -> None:
-        """Log the slots that ended sessions did not log, as other pushes rely on it."""
+        """Log the slots that ended sessions were to log, as other pushes rely on it."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, []
         if unlogged:

@@ -152,9 +152,28 @@ def test_processes_end_with_their_parent(registry: Registry) -> None:
             fresh(url)
 
 
+@pytest.mark.parametrize("words", [(), ("--socket", "ctr.sock")])
+def test_one_that_ends_by_itself_leaves_its_address_to_the_next(
+    registry: Registry, models: list[Path], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    socket = tmp_path / "ctr.sock"
+    words = tuple(str(socket) if word == "ctr.sock" else word for word in words)
+    with server_process("--registry", registry.place, "--workers", 2, *words) as (process, line):
+        first, second = children(process)
+        for pid in (first, second):
+            os.kill(pid, signal.SIGTERM)
+            until(lambda pid=pid: len(children(process)) == 2 and pid not in children(process))
+        until(lambda: process.said.count("another takes its place") == 2)
+        for _ in range(20):
+            transport = httpx.HTTPTransport(uds=str(socket) if words else None)
+            url = "http://server" if words else line.split()[-1]
+            with httpx.Client(base_url=url, transport=transport, timeout=30) as client:
+                assert answered(client) == load_model(models[0]).id
+
+
 def test_what_killed_servers_shared_is_removed_by_a_later_one(tmp_path: Path) -> None:
     with _shared_folder(str(tmp_path)) as of_a_living_server:
-        abandoned, starting = (tmp_path / f"ctr-serve-{name}" for name in ("abandoned", "starting"))
+        abandoned, starting = (tmp_path / f"ctr-served-{name}" for name in ("abandoned", "starting"))
         for folder in (abandoned, starting):
             folder.mkdir()
         for folder in (abandoned, Path(of_a_living_server)):

@@ -11,6 +11,7 @@ from ctr.learn import converted, read_out, weights_of
 from ctr.optimizers import Float32, Optimizer
 from ctr.optimizers.adagrad import AdaGrad
 from ctr.optimizers.ftrl import Ftrl
+from ctr.optimizers.lbfgs import Lbfgs
 from ctr.ps import MemoryStore, Token
 from ctr.ps.partitions import slot_dtype
 
@@ -51,6 +52,14 @@ def test_a_state_is_converted_as_all_rows_at_once(
         result = converted(state, convert, spool)
         np.testing.assert_array_equal(result.view(np.uint32), convert(state).view(np.uint32))
         assert (result is state) == (convert(state) is state)  # no copy
+
+
+def test_a_state_is_converted_to_another_width() -> None:
+    state = np.random.default_rng(2).normal(size=(5, 2)).astype(np.float32)
+    state[:, 1] **= 2
+    weights = Ftrl().weights(state)
+    result = converted(state, lambda rows: Lbfgs().adopt(rows, Ftrl()))
+    np.testing.assert_array_equal(result, weights[:, np.newaxis])
 
 
 @pytest.mark.parametrize("bits", [12, 34])
