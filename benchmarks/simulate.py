@@ -34,7 +34,7 @@ def measure(sizes: Sequence[Size] = SIZES) -> None:
     print("\nsimulated clusters beside ctr ps plan")
     print(f"  {'workers x nodes, slots':28} {'planned':>8} {'simulated':>10} {'ratio':>6}", end="")
     print(
-        "   conflicts per chunk, tries per claim, connections per worker and node, busy: board's node, busiest other"
+        "   conflicts/chunk, tries/claim, connections/worker and node, busy: the board's node, another at most"
     )
     for size in sizes:
         ran = run(size)
