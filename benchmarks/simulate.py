@@ -33,9 +33,7 @@ def measure(sizes: Sequence[Size] = SIZES) -> None:
     """Print planned and simulated examples/s, and counters that may grow with the size."""
     print("\nsimulated clusters beside ctr ps plan")
     print(f"  {'workers x nodes, slots':28} {'planned':>8} {'simulated':>10} {'ratio':>6}", end="")
-    print(
-        "   conflicts/chunk, tries/claim, connections/worker and node, busy: the board's node, another at most"
-    )
+    print("   conflicts/chunk, tries/claim, connections/worker and node, busy: board's node, others at most")
     for size in sizes:
         ran = run(size)
         assert ran["chunks"] == ran["expected_chunks"]
