@@ -19,7 +19,7 @@ Write = tuple[Sequence[Command], T]
 """The commands of a transaction, possibly none, and its result."""
 
 _PAUSE_S = 0.001
-_LONGEST_PAUSE = 20  # times that
+_LONGEST_PAUSE = 250  # times that
 
 _ASK_MEMORY = ("INFO", "memory")  # CONFIG GET is often forbidden, INFO seldom
 

@@ -35,13 +35,14 @@ class Patience:
     def __init__(self, seconds: float, pause_s: float, *, longest: int = 1) -> None:
         """Retry for `seconds` after the first pause.
 
-        A pause lasts a random time of at most `pause_s`; this limit grows with every try, up to `longest`
-        times `pause_s`.
+        A pause lasts a random time of at most `pause_s`; this limit doubles with every try, up to `longest`
+        times `pause_s`. So of many clients that get into each other's way, soon few try at a time.
         """
         self._seconds = seconds
         self._pause_s = pause_s
         self._longest = longest
-        self._tries = 0
+        self._limit = 0.5
+        """Of the last pause, in units of `pause_s`."""
         self._deadline: float | None = None
 
     def pause(self, gave_up: Callable[[], StoreError]) -> None:
@@ -51,8 +52,8 @@ class Patience:
             self._deadline = now + self._seconds
         elif now > self._deadline:
             raise gave_up()
-        self._tries = min(self._tries + 1, self._longest)
-        sleep(random.random() * self._pause_s * self._tries)
+        self._limit = min(2 * self._limit, self._longest)
+        sleep(random.random() * self._pause_s * self._limit)
 
 
 def patiently(
