@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
@@ -221,11 +221,11 @@ class _KernelCache(caching.FunctionCache):
         if not self._is_open:
             super().__init__(self._function)  # type: ignore[no-untyped-call]
             self._is_open = True
-            in_tree: Any = InTree
-            shipped = in_tree(self._function, inspect.getfile(self._function)).get_cache_path()
-            if shipped != self._cache_path and os.path.isdir(shipped):
-                name, stamp = self._impl.filename_base, self._impl.locator.get_source_stamp()
-                self._shipped = caching.IndexDataCacheFile(shipped, name, stamp)  # type: ignore[no-untyped-call]
+            if isinstance(self._impl.locator, UserWide):
+                in_tree, file, locator = cast(Any, (InTree, caching.IndexDataCacheFile, self._impl.locator))
+                shipped = in_tree(self._function, inspect.getfile(self._function)).get_cache_path()
+                if os.path.isdir(shipped):
+                    self._shipped = file(shipped, self._impl.filename_base, locator.get_source_stamp())
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         load: Any = super()._load_overload

@@ -48,7 +48,7 @@ def test_light_increments_have_room_and_heavy_ones_do_not() -> None:
 
 def test_every_offset_of_a_partition_has_room() -> None:
     assert OFFSET_BITS == LARGEST_STRING_BITS
-    with pytest.raises(ValueError, match="no room"):
+    with pytest.raises(ValueError, match="does not fit a log"):
         entries_of(np.array([1 << OFFSET_BITS], np.uint32), np.zeros(1, np.int64))
 
 
