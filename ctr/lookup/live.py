@@ -96,6 +96,9 @@ class LiveWeights:
             if self._lead():
                 try:
                     feed = self._read_all()
+                except OSError:  # a larger index found no space
+                    self._resign()
+                    self._table = self._own_table()
                 except BaseException:
                     self._resign()
                     raise
@@ -113,8 +116,13 @@ class LiveWeights:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._remove_older(self._folder)
                 return WeightTable(*self._size, SharedMemory(self._folder))
+        return self._own_table()
+
+    def _own_table(self) -> WeightTable:
+        """A table that this process does not share, for want of a folder or of space in it."""
+        if self._folder is not None:
             logger.error("%s has no space for shared weights: each process keeps its own", self._folder)
-            self._folder = None
+        self._folder = None
         return WeightTable(*self._size)
 
     @staticmethod
@@ -166,7 +174,11 @@ class LiveWeights:
                         feed = self._read_all()
                     elif feed is not None:
                         self._read(feed)
-                except (CtrError, OSError) as error:  # OSError: a larger index found no space
+                except (CtrError, OSError) as error:
+                    if isinstance(error, OSError) and feed is not None:
+                        # A larger index found no space, so changes that were read are lost: read all again.
+                        self._store.close()
+                        feed = None
                     if self._table.failure is None:
                         logger.error("the feed cannot be read, the served weights stay: %s", error)
                     self._table.note_failure(str(error))

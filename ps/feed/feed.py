@@ -67,6 +67,8 @@ class Feed:
         self._positions: list[_Position | None] = [None] * store.partitions.count
         """By partition; None if the whole partition is to be read."""
         self._lineages = store.pulls.lineages()
+        self._changes: list[PartitionChange] = []
+        """Changes up to the positions that no call of `read` has returned yet."""
         self.anew = 0
         """How many times a whole partition was read."""
 
@@ -81,27 +83,24 @@ class Feed:
         return all(position is not None and not position.behind for position in self._positions)
 
     def read(self) -> list[PartitionChange]:
-        """The changes since the last call, at most one per partition.
+        """The changes since the last call that returned, by partition in their order.
 
-        A call reads at most one whole partition; call it until `is_current`.
+        A call reads at most one whole partition; call it until `is_current`. After an error, the next call
+        also returns what was read before the error.
         """
-        followed = [p for p, position in enumerate(self._positions) if position is not None]
-        changes = self._read_entries(followed)
+        self._read_entries([p for p, position in enumerate(self._positions) if position is not None])
         if not self.is_whole:
-            p = self._positions.index(None)
-            if (change := self._read_whole(p)) is not None:
-                changes[p] = change
+            self._read_whole(self._positions.index(None))
         # Only now, as another server may have begun to answer meanwhile.
         lineages = self._store.pulls.lineages()
         for p in range(len(lineages)):
             if lineages[p] != self._lineages[p]:
                 self._positions[p] = None
-                changes.pop(p, None)
         self._lineages = lineages
-        return list(changes.values())
+        changes, self._changes = self._changes, []
+        return [change for change in changes if self._positions[change.partition] is not None]
 
-    def _read_entries(self, partitions: Sequence[int]) -> dict[int, PartitionChange]:
-        changes: dict[int, PartitionChange] = {}
+    def _read_entries(self, partitions: Sequence[int]) -> None:
         keys = self._model.keys
 
         def ask(p: int) -> bytes:
@@ -124,12 +123,11 @@ class Feed:
             fields, version, length, entries = answers
             facts = self._model.facts(fields)
             if (change := self._change(p, int(version or 0), length, entries)) is not None:
-                changes[p] = change
+                self._changes.append(change)
             elif not facts.is_followed:  # a server has lost that field
                 self._positions[p] = None
 
         self._model.fan_out.ask_each(partitions, ask, read)
-        return changes
 
     def _change(self, p: int, version: int, length: int, entries: Sequence[Any]) -> PartitionChange | None:
         """The change that entries make to a partition whose feed has `length` entries, up to this version."""
@@ -155,19 +153,20 @@ class Feed:
             pushed_ms=int(entries[0][0].split(b"-")[0]),
         )
 
-    def _read_whole(self, p: int) -> PartitionChange | None:
-        """The whole state of a partition; None if its feed was off: it is switched on then."""
+    def _read_whole(self, p: int) -> None:
+        """Read the whole state of a partition, unless its feed is off: it is switched on then."""
         version, entry = self._end_of_feed(p)
         dump = self._store.dumps.take(p)
         if dump.feed_version is None:
             self._switch_on()
-            return None
+            return
         self._positions[p] = _Position(version, entry, dump.feed_version, dump.feed_version - version)
         self.anew += 1
         whole = np.frombuffer(dump.state, ">i8").astype(np.int64)
         if not whole.size:
             whole = np.zeros(self._store.partitions.size, np.int64)
-        return PartitionChange(p, as_slots(np.empty(0, np.uint64), self._store.bits), whole[:0], whole=whole)
+        none = as_slots(np.empty(0, np.uint64), self._store.bits)
+        self._changes.append(PartitionChange(p, none, whole[:0], whole=whole))
 
     def _end_of_feed(self, p: int) -> tuple[int, bytes]:
         """The version of a partition, and the id of the last entry of its feed."""

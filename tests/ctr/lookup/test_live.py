@@ -157,6 +157,36 @@ def test_what_a_dead_process_left_half_done_is_done_again(
     np.testing.assert_array_equal(table.read(ALL), weights_of(store))
 
 
+def test_an_index_that_finds_no_room_is_read_again_when_there_is_some(
+    redis_url: str, store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, 0, size=10)
+    allocate = SharedMemory.allocate
+
+    def without_room(memory: SharedMemory, name: str, size: int) -> np.ndarray:
+        if name.startswith("index"):
+            raise OSError(28, "No space left on device")
+        return allocate(memory, name, size)
+
+    first, second = (sharing(redis_url, tmp_path / name, 0) for name in ("first", "second"))
+    with closing(first), closing(second):
+        first.start()
+        monkeypatch.setattr(SharedMemory, "allocate", without_room)
+        push(store, 1, size=1 << BITS)
+        push(store, 2, size=1 << BITS)
+        first._table._header["used"] = 1 << 20  # so that the next change makes it grow
+        push(store, 3)
+        eventually(lambda: first.failure is not None)
+        assert "No space left" in (first.failure or "")
+        second.start()
+        assert second.follows
+        np.testing.assert_array_equal(second.weights_at(ALL), weights_of(store))
+        monkeypatch.setattr(SharedMemory, "allocate", allocate)
+        expected = weights_of(store)
+        eventually(lambda: np.array_equal(first.weights_at(ALL), expected))
+        eventually(lambda: first.failure is None)
+
+
 def test_without_room_to_share_each_follows(redis_url: str, store: RedisStore, tmp_path: Path) -> None:
     push(store, 0)
     (tmp_path / "file").write_text("")

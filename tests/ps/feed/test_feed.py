@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -140,6 +142,28 @@ def test_a_dropped_model_is_an_error(store: RedisStore, redis_url: str) -> None:
     with pytest.raises(StoreError, match="was dropped"):
         copy.read()
     reader.close()
+
+
+@timing_sensitive
+def test_what_was_read_before_another_node_failed_is_not_lost(start_redis: StartRedis) -> None:
+    servers = start_redis(nodes=2)
+    url = parse_redis_url(servers.url)
+    with (
+        closing(RedisStore(url, bits=BITS, width=2)) as store,
+        closing(RedisStore(url, bits=BITS, width=2, join=True, timeout_s=0.2, patience_s=0.2)) as reading,
+    ):
+        rng = np.random.default_rng(7)
+        copy = Copy(reading)
+        copy.catch_up()
+        for number in range(3):
+            push(store, number, 1_000, rng)
+            servers.nodes[number % 2][0].freeze()
+            with pytest.raises(StoreError):
+                copy.read()
+            servers.nodes[number % 2][0].thaw()
+        copy.catch_up()
+        np.testing.assert_array_equal(copy.packed, content(store))
+        assert copy.feed.anew == store.partitions.count
 
 
 @timing_sensitive
