@@ -92,24 +92,21 @@ def serve(job: ServeJob) -> None:
         )
     listeners = _listeners_of(job)
 
+    is_announced = False
+
     def announce() -> None:
+        nonlocal is_announced
+        is_announced = True
         url = url_of(listeners[0], secure=job.tls_cert is not None)
         sys.stdout.write(f"serving model {model.id} on {url}{apps.windows_note}\n")
         sys.stdout.flush()
-
-    def latest() -> Model:
-        """The model of a process that replaces another, as the job of the first model may be over."""
-        with suppress(CtrError):
-            version = source.versions()[source.main][0]
-            if version != model.id:
-                return source.load(version).indexed(apps.index_folder)
-        return model
 
     def work(number: int, on_ready: Callable[[], None]) -> None:
         if job.feedback_log is not None:
             apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
-        first = latest() if job.workers > 1 and job.store is not None else model
+        is_replacement = is_announced  # of another process, and the job of the first model may be over
+        first = _latest(source, model) if is_replacement and job.store is not None else model
         versions = Versions(source, first, apps.make, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log)
         server = server_of(
@@ -141,6 +138,15 @@ def serve(job: ServeJob) -> None:
             run_processes(job.workers, work, announce, close_all)
     finally:
         close_all()
+
+
+def _latest(source: ModelSource, model: Model) -> Model:
+    """The latest version, or this model if that cannot be had."""
+    with suppress(CtrError):
+        version = source.versions()[source.main][0]
+        if version != model.id:
+            return source.load(version)
+    return model
 
 
 def _source_of(job: ServeJob) -> ModelSource:

@@ -27,6 +27,15 @@ def _home(slot: np.uint64, shift: np.uint64) -> np.uint64:
     return (slot * _SPREAD) >> shift
 
 
+@njit(nogil=True, cache=True, borrows=True, forceinline=True)
+def _place(keys: NDArray[np.uint64], shift: np.uint64, slot: np.uint64) -> np.uint64:
+    """The place of a slot in an index, or the free place where it belongs."""
+    last, at = np.uint64(keys.size - 1), _home(slot, shift)
+    while keys[at] != 0 and keys[at] != slot + _U1:
+        at = (at + _U1) & last
+    return at
+
+
 @njit(nogil=True, cache=True, borrows=True)
 def fill_index(
     slots: NDArray[Any],
@@ -36,12 +45,9 @@ def fill_index(
     values: NDArray[np.float32],
 ) -> None:
     """Fill an index of 2**(64 - shift) places, more than slots; the key of a slot is slot + 1."""
-    last = np.uint64(keys.size - 1)
     for k in range(slots.size):
         slot = np.uint64(slots[k])
-        at = _home(slot, shift)
-        while keys[at] != 0:
-            at = (at + _U1) & last
+        at = _place(keys, shift, slot)
         keys[at], values[at] = slot + _U1, weights[k]
 
 
@@ -54,12 +60,8 @@ def indexed_weights(
     out: NDArray[np.float32],
 ) -> None:
     """Write the weights of slots to `out`, from an index of `fill_index`; 0 for slots without a weight."""
-    last = np.uint64(keys.size - 1)
     for k in range(slots.size):
-        slot = np.uint64(slots[k])
-        at = _home(slot, shift)
-        while keys[at] != 0 and keys[at] != slot + _U1:
-            at = (at + _U1) & last
+        at = _place(keys, shift, np.uint64(slots[k]))
         out[k] = values[at] if keys[at] != 0 else np.float32(0)
 
 
@@ -83,12 +85,10 @@ def add_to_index(
 
     Writes the place of each slot to `places`; returns the number of new slots.
     """
-    last, new = np.uint64(keys.size - 1), 0
+    new = 0
     for k in range(slots.size):
         slot = np.uint64(slots[k])
-        at = _home(slot, shift)
-        while keys[at] != 0 and keys[at] != slot + _U1:
-            at = (at + _U1) & last
+        at = _place(keys, shift, slot)
         if keys[at] == 0:
             keys[at], packed[at] = slot + _U1, 0
             new += 1
