@@ -134,6 +134,35 @@ def test_several_processes_serve_the_same_though_they_are_killed(streaming: Stre
         streaming.stop(process)
 
 
+def test_a_process_that_replaces_another_serves_the_job_of_now(streaming: Streaming) -> None:
+    """The job that its server began with may be over."""
+    streaming.append(5)
+    with streaming.training(additive=False) as process:
+        streaming.trained()
+        with server("--store", streaming.store_url, "--workers", 2) as (parent, url):
+            streaming.stop(process)
+            with streaming.training("--warm-start", streaming.model, additive=False) as again:
+                streaming.append(5)
+                streaming.trained()
+                expected = predicted_by_store(streaming.store_url)
+                for killed in children(parent):
+                    os.kill(killed, signal.SIGKILL)
+                    eventually(lambda pid=killed: pid not in children(parent) and len(children(parent)) == 2)
+
+                def all_are_fresh() -> bool:
+                    with suppress(httpx.TransportError):
+                        for _ in range(12):
+                            with httpx.Client(base_url=url) as client:
+                                if predict(client)[0] != expected:
+                                    return False
+                        return True
+                    return False
+
+                eventually(all_are_fresh)
+                assert parent.popen.poll() is None
+                streaming.stop(again)
+
+
 def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) -> None:
     streaming.append(5)
     with streaming.training(additive=False) as process:
