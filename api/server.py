@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,10 +20,20 @@ import uvicorn
 from fastapi import FastAPI
 
 from ctr.api.app import create_app
-from ctr.api.connection import Bounded, H11Connection
+from ctr.api.connections import (
+    BACKLOG,
+    close,
+    connection_class,
+    has_input,
+    let_in,
+    let_no_more_in,
+    listen,
+    listen_together,
+    listen_unix,
+    url_of,
+)
 from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import (
-    BACKLOG,
     CANARY,
     SHADOW,
     SHARED_FOLDER,
@@ -37,15 +46,7 @@ from ctr.api.operations import (
     StoreSource,
     Tokens,
     Versions,
-    close,
-    has_input,
-    let_in,
-    let_no_more_in,
-    listen,
-    listen_together,
-    listen_unix,
     run_processes,
-    url_of,
 )
 from ctr.api.requests import Limits
 from ctr.errors import CtrError
@@ -265,15 +266,6 @@ def server_of(
     except OSError as error:  # ssl.SSLError is one
         raise CtrError(f"{tls[0]}: certificates and key cannot be read ({error}).") from None
     return _Server(config)
-
-
-def connection_class() -> type[Bounded]:
-    """The connection class: the faster one if httptools is installed."""
-    if find_spec("httptools") is None:
-        return H11Connection
-    from ctr.api.httptools_connection import HttpToolsConnection
-
-    return HttpToolsConnection
 
 
 class _Server(uvicorn.Server):

@@ -147,7 +147,7 @@ def _model(folder: Path) -> Path:
 @contextmanager
 def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator[int]:
     """A server in a process of its own; yields its port once it is ready."""
-    from ctr.api.operations import listen, url_of
+    from ctr.api.connections import listen, url_of
 
     listener = listen("127.0.0.1", 0)
     process = multiprocessing.get_context("spawn").Process(target=run, args=(model, listener))

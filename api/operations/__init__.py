@@ -4,17 +4,6 @@ from ctr.api.operations.access import IS_ADMIN, Access, Tokens
 from ctr.api.operations.drift import Drift
 from ctr.api.operations.metrics import CONTENT_TYPE, SHARED_FOLDER, ServingMetrics
 from ctr.api.operations.processes import run_processes
-from ctr.api.operations.sockets import (
-    BACKLOG,
-    close,
-    has_input,
-    let_in,
-    let_no_more_in,
-    listen,
-    listen_together,
-    listen_unix,
-    url_of,
-)
 from ctr.api.operations.sources import (
     CANARY,
     SHADOW,

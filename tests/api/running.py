@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from ctr.api.operations import listen, url_of
+from ctr.api.connections import listen, url_of
 from ctr.api.server import server_of
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ctr.api.operations import listen, listen_together, url_of
+from ctr.api.connections import listen, listen_together, url_of
 from ctr.api.server import serve
 from ctr.errors import CtrError, ModelError
 from ctr.model.model import Model

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ctr.api.connection import LINGER_S
+from ctr.api.connections import LINGER_S
 from tests.api.operations.test_processes import children
 from tests.api.running import run_server
 from tests.api.test_connection import answer, connect

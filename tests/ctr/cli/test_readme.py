@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ctr.api.app import create_app
-from ctr.api.operations import listen
+from ctr.api.connections import listen
 from ctr.model import load_model
 from tests.api.running import run_server
 from tests.command_line import Cli

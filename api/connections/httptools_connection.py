@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ctr.api.connection import Bounded
+from ctr.api.connections.connection import Bounded
 
 MOST_HEADER_BYTES = 64 << 10
 """The limit of h11; httptools has none."""

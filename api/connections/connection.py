@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ctr.api.operations import has_input
+from ctr.api.connections.sockets import has_input
 
 if TYPE_CHECKING:  # the protocol of httptools has the same methods, as far as they are used
     _Protocol = H11Protocol
