@@ -150,6 +150,23 @@ def test_of_processes_that_need_a_kernel_at_once_one_compiles_it(copy: Copy) -> 
     assert sorted(map(printed, processes)) == ["0", "1"]
 
 
+@pytest.mark.parametrize("chosen", ["", "generic"])
+def test_kernels_are_compiled_for_common_processors_unless_another_is_chosen(chosen: str) -> None:
+    code = (
+        "import ctr.jit.cache, numba, platform; from llvmlite import binding;"
+        "features = binding.get_host_cpu_features();"
+        "fits = platform.machine() == 'x86_64' and features['avx2'] and features['fma'];"
+        "print(numba.config.CPU_NAME, 'x86-64-v3' if fits else None)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_CPU")}
+    if chosen:
+        environment["NUMBA_CPU_NAME"] = chosen
+    words = [sys.executable, "-c", code]
+    said = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    name, expected = said.stdout.split()
+    assert name == (chosen or expected)
+
+
 def test_a_kernel_is_compiled_again_when_one_that_it_calls_has_changed(copy: Copy) -> None:
     before = copy.run()
     (old,) = caches(copy.folder)
