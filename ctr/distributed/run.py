@@ -41,7 +41,7 @@ from ctr.ps.redis import drop_incarnation
 from ctr.stream import StreamSource
 from ctr.workers import JobDescription
 
-_OF_INPUTS = ("input_bytes", "input_digest", "dataset")
+_INPUT_ENTRIES = ("input_bytes", "input_digest", "dataset")
 """Entries of a job's description that say which rows it learns from."""
 _POLL_S = 0.1
 _REPLICAS_WAIT_S = 30.0
@@ -50,14 +50,14 @@ _ADOPTIONS = 64  # increments that a state may need, as each adds only so much t
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How a job uses its store, and what it leaves on disk meanwhile."""
+    """How a job uses its store, and what it writes to disk while it runs."""
 
     url: str
     checkpoints: CheckpointSettings | None = None
     resume: bool = False
-    """Go on from the checkpoint that is there."""
+    """Whether to resume from the latest checkpoint."""
     lease_s: float | None = None
-    """A worker counts as dead after so long without a heartbeat; None: see `JobBoard`."""
+    """A worker counts as dead after this long without a heartbeat; None: see `JobBoard`."""
     spool: Path | None = None
     """See `read_out`."""
 
@@ -202,7 +202,7 @@ def _own_checkpoints(settings: StoreSettings) -> Iterator[None]:
         return
     folder = settings.checkpoints.folder
     with sole_writer(folder) as alone:
-        # It may be an earlier command of this job that is frozen: the job's lease decides about that.
+        # The other process may be a frozen command of this same job: `_require_over` asks its lease.
         if not alone and (not settings.resume or settings.url.startswith("embedded:")):
             raise ModelError(
                 f"{folder}: another `ctr train` writes its checkpoints there; stop it first, or give another "
@@ -219,9 +219,10 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     checkpoint = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
     free = {"stream_from", "inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
+    free |= {"origin"}  # only for the manifest
     if not description.ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
-    if any(checkpoint.manifest.job.get(name) not in (None, now[name]) for name in _OF_INPUTS):
+    if any(checkpoint.manifest.job.get(name) not in (None, now[name]) for name in _INPUT_ENTRIES):
         raise ModelError(
             f"{folder}: {', '.join(description.inputs)}: the input has changed since this checkpoint; resume "
             "with the same rows, or start again."

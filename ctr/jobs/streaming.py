@@ -19,7 +19,7 @@ from ctr.features import Batch
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.distributed import store_settings
 from ctr.jobs.training.outcome import require_places
-from ctr.jobs.training.setup import require_finite, wanted_spec
+from ctr.jobs.training.setup import require_finite, starting_point, wanted_spec
 from ctr.learn import (
     TrainSettings,
     click_rate,
@@ -30,7 +30,7 @@ from ctr.learn import (
     weights_of,
 )
 from ctr.metrics import MetricSummary
-from ctr.model import DIGESTS, LinearModel, Model, SavedState, load_optimizer, load_state, save_model
+from ctr.model import DIGESTS, LinearModel, Model, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.ps import JobBoard, RedisStore, Slots, n_fraction_bits, parse_redis_url
 from ctr.registry import Registry, parse_place
@@ -67,7 +67,6 @@ class _Setup:
 
     job: TrainJob
     description: JobDescription
-    former: SavedState | None
     source: StreamSource
     start: tuple[Slots, Float32] | None
 
@@ -80,16 +79,16 @@ class _Setup:
         linear = LinearModel(*weights_of(state, self.optimizer, self.job.model.parent))
         require_finite(linear)
         facts = {
-            "optimizer": {**self.optimizer.to_json(), "passes": 1.0},
+            "optimizer": {**self.description.optimizer.to_json(), "passes": self.description.passes_after(1)},
             "training": {
                 "inputs": [self.description.stream],
                 DIGESTS: [],
                 "rows": progressive.examples,
                 "examples": progressive.examples,
                 "bad_rows": self.source.bad_rows.count,
-                **self.job.manifest(chunk=None, base_rate=None),
+                **self.job.manifest(chunk=None, **self.description.origin),
                 "chunks": 0,
-                "lineage": [] if self.former is None else list(self.former.lineage),
+                "lineage": list(self.description.lineage),
                 "interrupted": False,
                 "learning_curve": [],
             },
@@ -151,7 +150,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
 
         def convert(state: Float32) -> Float32:
             adopted = now.adopt(state, before)
-            return optimizer.forget(adopted, job.forget) if job.forget else adopted
+            return now.forget(adopted, job.forget) if job.forget else adopted
 
         start = former.slots, converted(former.state, convert, job.model.parent)
     elif not job.resume:
@@ -162,6 +161,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
             rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
             start = starting_state(optimizer, rate, spec.bits)
     n_bits = n_fraction_bits(needed)
+    passes, lineage, origin = starting_point(job, former, None)
     # Clicked rows are in the stream twice, so no update may be deferred: each click counts.
     filters = filters_for("asp", {"defer": 0.0, **job.filters})
     description = JobDescription(
@@ -176,7 +176,10 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
         chunk=1,
         shard_chunks=1,
         passes=1,
-        passes_before=0.0,
+        passes_before=passes.mean,
+        rows_before=passes.rows,
+        lineage=tuple(dict(each) for each in lineage),
+        origin=dict(origin),
         workers=job.workers,
         safe_adding=job.safe_adding,
         admit=job.admit,
@@ -185,11 +188,11 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
         staleness=job.staleness,
         stall_s=job.stall_timeout,
         optimizer=optimizer,
-        z_bits=optimizer.z_bits(n_bits),
+        z_bits=optimizer.in_pass(max(passes.mean, 1.0)).z_bits(n_bits),
         n_bits=n_bits,
         filters=filters,
     )
-    return _Setup(job, description, former, source, start)
+    return _Setup(job, description, source, start)
 
 
 def _first_rows(source: StreamSource, stop: Event, print_line: Print) -> Batch:

@@ -167,7 +167,12 @@ class JobDescription(BaseModel):
         return self.optimizer.in_pass(self._before.during(shard_pass + 1, self.rows - self.held_out))
 
     def passes_after(self, number: int) -> float:
-        """Passes over the rows of the state after pass `number` of this job, from 1; see `Passes`."""
+        """Passes over the rows of the state after pass `number` of this job, from 1; see `Passes`.
+
+        Each row of a stream is learnt once, with the penalties that the job began with.
+        """
+        if self.stream is not None:
+            return self._before.during(1, 0)
         return self._before.after(number, self.rows - self.held_out)
 
     @property

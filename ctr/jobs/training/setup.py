@@ -179,7 +179,7 @@ def set_up(job: TrainJob) -> TrainSetup:
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     digests = input_digests(source.inputs)
     examples = draw_examples(source, job.examples)
-    passes, lineage, origin = _before(job, former, rate)
+    passes, lineage, origin = starting_point(job, former, rate)
     return TrainSetup(
         job,
         source,
@@ -281,7 +281,7 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
     return base_rate(source, stop_row)
 
 
-def _before(
+def starting_point(
     job: TrainJob, former: SavedState | None, rate: float | None
 ) -> tuple[Passes, Sequence[Mapping[str, Any]], Mapping[str, Any]]:
     """Passes, lineage and origin of the state that the job begins with, or began with if it goes on."""

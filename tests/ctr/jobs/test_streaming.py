@@ -161,6 +161,31 @@ def test_a_stopped_command_goes_on_from_its_model(
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
+def test_a_stream_begins_with_the_weights_of_a_model_of_several_passes(
+    streaming: Streaming, job_log: Path, tmp_path: Path, cli: Cli
+) -> None:
+    former, checkpoint = tmp_path / "former", tmp_path / "checkpoint"
+    penalties = "--epochs=3", "--l1=0.2", "--l2=2"
+    assert cli("train", job_log, "--spec", tmp_path / "spec.yaml", "--model", former, *penalties).code == 0
+    options = "--checkpoint", checkpoint, "--checkpoint-every=1s", "--l1=0.2", "--l2=2"
+    streaming.append(1)
+    with streaming.training("--warm-start", former, *options, additive=False) as process:
+        streaming.trained()
+        eventually((checkpoint / "manifest.json").exists, 60.0)
+        process.kill()
+    with streaming.training(*options, "--resume", additive=False) as process:
+        streaming.append(1)
+        streaming.trained()
+        streaming.stop(process)
+    before, after = (load_model(path).linear for path in (former, streaming.model))
+    weights = dict(zip(before.slots.tolist(), before.weights.tolist(), strict=True))
+    moved = [
+        abs(w - weights.get(slot, 0.0)) for slot, w in zip(after.slots.tolist(), after.weights, strict=True)
+    ]
+    assert np.median(moved) < 1e-3  # two chunks move few of the weights; the store rounds all
+    assert load_model(streaming.model).manifest["optimizer"]["passes"] == 3
+
+
 def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Path, cli: Cli) -> None:
     registry = tmp_path / "models"
     streaming.append(40)
