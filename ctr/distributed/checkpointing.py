@@ -44,7 +44,7 @@ class CheckpointTaker:
         """`earlier`: the report of workers from before a resumption."""
         self.taken = 0
         self.failures: list[str] = []
-        """Why some could not be written; the job goes on without them."""
+        """Why checkpoints could not be written; the job continues without them."""
         self.problem: BaseException | None = None
         """Any other error of the thread."""
         self._settings = settings
@@ -56,7 +56,7 @@ class CheckpointTaker:
         self._earlier = earlier.to_bytes()
         self._thread: Thread | None = None
         self._last = perf_counter()
-        # Other jobs need no pause: pushes after the position are recognised by their tokens on resuming.
+        # Other jobs need no pause: a resumed job recognises later pushes by their tokens.
         self._exact = bool(job.ranks) or (job.workers == 1 and job.stream is None)
 
     def begin(self) -> None:

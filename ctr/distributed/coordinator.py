@@ -44,32 +44,32 @@ _REJOIN_S = 2.0  # a worker that has lost the board looks for it at least once a
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """What a job through Redis reports of its cluster, besides its `TrainResult`."""
+    """The workers and checkpoints of a job through Redis; see also its `TrainResult`."""
 
     report: WorkerReport
-    """Of all workers together, without the last seconds of workers that died."""
+    """The sum of all workers' reports; the last seconds of workers that died are missing."""
     by_worker: Mapping[str, WorkerReport]
-    """The same of each worker, by its machine and process."""
+    """Each worker's report, by its machine and process."""
     workers_seen: int
     dead_workers: list[str]
-    """Why workers died, as far as that is known."""
+    """Why workers died, where it is known."""
     checkpoints: int
     failed_checkpoints: list[str]
-    """Why some could not be written."""
+    """Why checkpoints could not be written."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """The course of a job, as its board has shown it."""
+    """What the board has shown of a job so far."""
 
     earlier_s: float
     """Seconds of training before a resumption."""
     started: float = field(default_factory=perf_counter)
-    began: float | None = None
-    """When the first data shard was begun."""
+    first_claim: float | None = None
+    """When the first data shard was claimed."""
     workers: set[str] = field(default_factory=set)
     idle_since: float | None = None
-    """Since when there has been no worker; None while there is one, and before the first."""
+    """When the last worker left; None while there is one, and before the first."""
     dead: list[str] = field(default_factory=list)
 
     def see(self, view: BoardView) -> None:
@@ -80,16 +80,17 @@ class _Watch:
             self.idle_since = None
         elif self.idle_since is None:
             self.idle_since = perf_counter()
-        if self.began is None and (at_work or any(rank.owner for rank in view.ranks)):
-            self.began = perf_counter()
+        if self.first_claim is None and (at_work or any(rank.owner for rank in view.ranks)):
+            self.first_claim = perf_counter()
 
     def idle_s(self) -> float:
-        """For how long there has been no worker."""
+        """Seconds without any worker."""
         return 0.0 if self.idle_since is None else perf_counter() - self.idle_since
 
     def seconds(self) -> float:
-        """Since the first data shard was begun, or since the start if that was not seen."""
-        return self.earlier_s + perf_counter() - (self.started if self.began is None else self.began)
+        """Seconds of training: since the first claim, or since the start if no claim was seen."""
+        started = self.started if self.first_claim is None else self.first_claim
+        return self.earlier_s + perf_counter() - started
 
 
 class Coordinator:
@@ -170,7 +171,7 @@ class Coordinator:
                 result = self._supervise((heart, servers), stop, on_progress)
         except BaseException as error:
             self._report_failure()
-            at_once = isinstance(error, KeyboardInterrupt)  # somebody has asked twice
+            at_once = isinstance(error, KeyboardInterrupt)  # the user has interrupted twice
             workers.close(at_once=at_once)
             self._checkpoints.join(0 if at_once else None)
             raise
@@ -179,7 +180,10 @@ class Coordinator:
         return result
 
     def whole(self, result: TrainResult, read: Callable[[], T]) -> T:
-        """What `read` reads from the store after the job. Raises StoreError when pushes have been lost."""
+        """The result of `read`, which reads the store after the job.
+
+        Raises StoreError if pushes have been lost.
+        """
         end = JobPosition.at_end(self._plan, self._job.ranks)  # the board may have lost it, too
         if result.interrupted:
             end = JobPosition.of(self.board.look())
@@ -233,7 +237,7 @@ class Coordinator:
             for problem in (*(heart.failure for heart in hearts), self._checkpoints.problem):
                 if problem is not None:
                     raise problem
-            if watch.began is not None and perf_counter() - reported > _PROGRESS_EVERY_S:
+            if watch.first_claim is not None and perf_counter() - reported > _PROGRESS_EVERY_S:
                 on_progress(progress_of(self.board, self._plan, self._resumed))
                 reported = perf_counter()
             self._checkpoints.take_if_due(watch.seconds(), workers.alive)
@@ -242,7 +246,7 @@ class Coordinator:
     def _expire_dead(self, view: BoardView) -> None:
         """Expire the leases of worker processes that have died, so that others take over at once."""
         for dead in self._workers.newly_dead():
-            # Once the job is over, workers that start only now end with an error that means nothing.
+            # Workers that start when the job is over fail with an error that means nothing.
             if view.state == "running" or dead.killed:
                 self._watch.dead.append(f"{dead.host}: {dead.last_line}")
             for worker in view.workers:
@@ -254,9 +258,8 @@ class Coordinator:
         stalls = read_stalls(self.board, self._watch.workers)
         if stalls:
             raise StoreError(
-                f"no worker gets on with the job any more ({'; '.join(stalls)}): does the disk or the "
-                f"network hang that the input is on? {named('stall_timeout')} sets how long to "
-                "wait for that."
+                f"no worker makes progress any more ({'; '.join(stalls)}): is the disk or the network that "
+                f"holds the input hanging? {named('stall_timeout')} sets how long to wait for it."
             )
 
     def _stop_workers(self) -> None:

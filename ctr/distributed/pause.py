@@ -1,4 +1,4 @@
-"""`JobPause` brings the workers of a job to rest; `PassEnds` notices when a pass is over."""
+"""`JobPause` pauses the workers of a job; `PassEnds` notices when a pass is over."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class JobPause:
     def close(self, anyone: Callable[[], bool], longest_s: float = _LONGEST_S) -> bool:
         """Wait until every worker has pushed everything, has reported, and is paused.
 
-        SSP workers pause before their next chunk, BSP workers all before the same round. `anyone` tells
-        whether processes exist that may still become workers. Returns False if the job is over, if its last
-        worker has left in the middle of a round, or after `longest_s`.
+        SSP workers pause before their next chunk, BSP workers all before the same round. `anyone` returns
+        whether there are processes that may still register as workers. Returns False if the job is over, if
+        its last worker has left in the middle of a round, or after `longest_s`.
         """
         deadline = monotonic() + longest_s
         with self._lock:

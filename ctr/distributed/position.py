@@ -16,7 +16,7 @@ from ctr.workers import DataPlan
 
 @dataclass(frozen=True, slots=True)
 class JobPosition:
-    """How far a job has been trained; checkpoints keep it."""
+    """How far a job has been trained; part of every checkpoint."""
 
     started: int
     """How many data shards, from the first on, were claimed at least once."""
@@ -38,12 +38,12 @@ class JobPosition:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> JobPosition:
-        """The position that `to_json` gave."""
+        """The inverse of `to_json`."""
         progress = {int(shard): chunks for shard, chunks in entry["progress"].items()}
         return cls(entry["begun"], progress, tuple(entry["ranks"]))
 
     def to_json(self) -> dict[str, Any]:
-        """As a checkpoint keeps it."""
+        """As it stands in a checkpoint."""
         progress = {str(shard): chunks for shard, chunks in self.progress.items()}
         return {"begun": self.started, "progress": progress, "ranks": list(self.ranks)}
 

@@ -19,13 +19,13 @@ from ctr.workers import DataPlan, JobDescription, skipped_rows
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker whose lease has not run out, or only since the board was last read."""
+    """A worker that was alive when the board was last read."""
 
     view: WorkerView
     lag: int | None
     """Chunks that it is behind the fastest live worker; None while it has no clock."""
     examples: int | None
-    """Trained by it, as of its last progress report; None before the first."""
+    """Examples that it has trained, by its last progress report; None before the first."""
     logloss: float | None
     later_pass: bool
     """Whether it is in a later pass: `logloss` is then training loss."""
@@ -49,19 +49,19 @@ class JobStatus:
     coordinator_heard_s: float | None
     """Seconds since the coordinator renewed its lease; None when that has run out."""
     coordinator_alive: bool
-    """Whether it renewed its lease when due: a killed one shows long before the lease ends."""
+    """Whether it renewed its lease in time: this shows that it was killed long before the lease ends."""
     examples: int | None
     """Rows of the chunks that are in the store, all passes together, without those that were skipped."""
     examples_in_all: int | None
     """At most: without the rows that are known to be skipped."""
     passes_begun: int | None
-    """Of which anything is in the store; at least 1."""
+    """Passes of which some chunks are in the store; at least 1."""
     logloss: float | None
-    """Of the workers' progress reports: over their examples of this pass so far."""
+    """Of the examples of this pass so far, from the workers' progress reports."""
     later_pass: bool
     """Whether these examples have been learnt before: then it is training loss."""
     saturations: Saturations
-    """Of the live workers' progress reports."""
+    """From the live workers' progress reports."""
     workers: tuple[WorkerStatus, ...]
 
     @property
@@ -71,7 +71,7 @@ class JobStatus:
 
     @property
     def at_work(self) -> bool:
-        """Whether anybody who takes part may still be alive, by their leases."""
+        """Whether the coordinator or a worker may still be alive, judging by leases."""
         return self.view.state in ("running", "stopping") and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
         )
@@ -83,7 +83,7 @@ class JobStatus:
 
     @property
     def examples_of_others(self) -> int:
-        """Trained by workers that have gone, before a resumption, or since the last progress reports."""
+        """Examples trained by workers that have left, before a resumption, or since the last reports."""
         return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
 
     def to_json(self) -> dict[str, Any]:
