@@ -93,18 +93,23 @@ async def promotions(drill: Drill) -> None:
     async with drill.load() as quiet:
         await asyncio.sleep(QUIET_S)
     async with drill.load() as changing:
-        end, turn, slowest = monotonic() + CHANGES_S, 0, 0.0
+        end, turn, slowest, overlap = monotonic() + CHANGES_S, 0, 0.0, 0.0
         while monotonic() < end:
             turn += 1
             began = monotonic()
+            changing.answered.clear()
             assert await drill.promote(ids[turn % 3]) == 200
             slowest = max(slowest, await until(drill.serve_all(ids[turn % 3])))
             await asyncio.sleep(max(0.0, began + EVERY_S - monotonic()))
+            first, last = changing.answered[ids[turn % 3]][0], changing.answered[ids[(turn - 1) % 3]][1]
+            overlap = max(overlap, last - first)
     failures, ratio = changing.failures, changing.p99 / quiet.p99
     what = f"{turn} promotions in {CHANGES_S:.0f} s under full load: errors"
     table.add(what, "0", str(failures), holds=not failures)
     words = f"{ratio:.2f} ({1e3 * quiet.p99:.1f} ms)"
     table.add("p99 of that, of the quiet one", "1.5", words, holds=ratio <= 1.5)
+    what = "first answer of a version to the last one of that before"
+    table.add(what, "1 s", f"{overlap:.2f} s at most", holds=overlap <= 1)
     await asyncio.sleep(1)
     assert await drill.promote(ids[(turn + 1) % 3]) == 200
     alone = await until(drill.serve_all(ids[(turn + 1) % 3]))

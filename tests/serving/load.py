@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ import numpy as np
 
 CONNECTIONS = 8
 _END = b"\r\n\r\n"
+_VERSION = re.compile(rb'"model":"(\w+)"}$')
 
 
 def message(path: str, body: bytes, kind: str = "application/json", **headers: str) -> bytes:
@@ -35,6 +37,8 @@ class Load:
     """By status; `lost` for requests that got none, `refused` for connections that were."""
     latencies: list[float] = field(default_factory=list)
     """Seconds, of the answers."""
+    answered: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By version: when its first and its last answer came."""
     stopped: bool = False
 
     @property
@@ -70,11 +74,15 @@ class Load:
                         turn += self.connections
                         head = await reader.readuntil(_END)
                         size = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
-                        await reader.readexactly(int(size))
+                        body = await reader.readexactly(int(size))
                     except (OSError, asyncio.IncompleteReadError):
                         self.answers["lost"] += 1
                         break
-                    took = perf_counter() - began
+                    now = perf_counter()
+                    took = now - began
+                    if version := _VERSION.search(body):
+                        first, _ = self.answered.get(version[1].decode(), (now, now))
+                        self.answered[version[1].decode()] = first, now
                     self.latencies.append(took)
                     self.answers[head[9:12].decode()] += 1
                     if b"connection: close" in head.lower():
