@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n + 1)))
 # Tests that depend on timing form one group, which one process runs: see CONTRIBUTING.md.
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist loadgroup
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --constraint constraints.txt
+# Python compiles modules when they are first imported; pip would compile all of them, which takes longer.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile --constraint constraints.txt
 
 # The first Python of at least 3.11 on PATH; `make PYTHON=...` overrides it.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -21,7 +22,7 @@ help: ## List the commands
 
 install: $(VENV)/.warm ## Make .venv, install the project into it, and compile its kernels
 
-demo: $(VENV)/.ctr ## Make a click log, train on it, evaluate, serve one prediction (under 60 s)
+demo: $(VENV)/.demo ## Make a click log, train on it, evaluate, serve one prediction (under 60 s)
 	$(BIN)/python examples/demo.py
 
 live: $(VENV)/.ctr ## A model that learns from what it serves, beside one that does not, while the truth changes (4 min)
@@ -122,10 +123,14 @@ wheel: $(VENV)/.wheel $(VENV)/.warm ## Build a wheel with compiled kernels into 
 clean: ## Remove everything that the other commands made
 	rm -rf "$(VENV)" demo bench-data build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
-$(VENV)/.ctr: pyproject.toml constraints.txt
+$(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ctr needs Python 3.11 or newer on PATH (or: make PYTHON=/path/to/python)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make a virtual environment; \
 on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PIP) --editable '.[embedded,serve]'
+	@touch $@
+
+$(VENV)/.ctr: $(VENV)/.demo
 	$(PIP) --editable '.[all]'
 	@touch $@
 
