@@ -8,27 +8,12 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import (
-    accuracy,
-    board,
-    checkpoints,
-    classifier,
-    features,
-    lbfgs,
-    live,
-    memory,
-    parameters,
-    peers,
-    plan,
-    predict,
-    serve,
-    serving_peers,
-    simulate,
-    spark,
-    speed,
-    startup,
-    wide,
-)
+from benchmarks import features, peers, spark
+from benchmarks.serving import live, predict, requests
+from benchmarks.serving import peers as serving_peers
+from benchmarks.simulation import simulate
+from benchmarks.store import board, checkpoints, parameters, plan, wide
+from benchmarks.training import accuracy, classifier, lbfgs, memory, speed, startup
 
 KINDS = ("startup", "speed", "memory", "accuracy")
 """What is measured when nothing is named."""
@@ -55,7 +40,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "classifier": lambda o: classifier.measure(o.fit_rows, o.rounds),
     "checkpoints": lambda o: checkpoints.measure(o.folder, o.checkpoint_rows, o.rounds),
     "spark": lambda o: spark.measure(o.folder, o.rows, o.rounds),
-    "serve": lambda o: serve.measure(o.folder, o.rounds),
+    "serve": lambda o: requests.measure(o.folder, o.rounds),
     "live": lambda o: live.measure(o.folder),
     "serving-peers": lambda o: serving_peers.measure(o.folder, o.rounds, o.peer_python),
     "simulate": lambda o: simulate.measure(),

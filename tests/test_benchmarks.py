@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import board, checkpoints, lbfgs, measure, parameters, plan, serve, startup, wide
+from benchmarks import measure
 from benchmarks.peers import cases, learners, limits
 from benchmarks.peers import run as peers_run
-from benchmarks.yardsticks import Spent, Yardsticks
+from benchmarks.serving import requests
+from benchmarks.store import board, checkpoints, parameters, plan, wide
+from benchmarks.store.yardsticks import Spent, Yardsticks
+from benchmarks.training import lbfgs, startup
 from ctr.jobs.cost_model import Workload
 
 
@@ -42,9 +45,9 @@ def test_every_benchmark_runs(
     monkeypatch.setattr(checkpoints, "BITS", 20)
     monkeypatch.setattr(checkpoints, "WORKERS", 2)
     monkeypatch.setattr(checkpoints, "EPOCHS", 1)
-    monkeypatch.setattr(serve, "BITS", 18)
-    monkeypatch.setattr(serve, "TRAINED_ROWS", 1_000)
-    monkeypatch.setattr(serve, "SECONDS", 0.1)
+    monkeypatch.setattr(requests, "BITS", 18)
+    monkeypatch.setattr(requests, "TRAINED_ROWS", 1_000)
+    monkeypatch.setattr(requests, "SECONDS", 0.1)
     kinds = [
         *benchmarks.KINDS,
         "features",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.simulate import Size, run
+from benchmarks.simulation.simulate import Size, run
 
 STRINGS = 32
 

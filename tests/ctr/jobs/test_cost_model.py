@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from benchmarks.yardsticks import slower
+from benchmarks.store.yardsticks import slower
 from ctr.features import RawSource, load_spec
 from ctr.features.batches import localize
 from ctr.jobs.cost_model import (

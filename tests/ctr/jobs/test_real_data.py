@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.accuracy import CASES, Case, ours, split
+from benchmarks.training.accuracy import CASES, Case, ours, split
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.measure import alternate, ctr
-from benchmarks.plan import hashed
+from benchmarks.store.plan import hashed
 
 BITS = 27
 WORKERS = 4

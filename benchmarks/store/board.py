@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import ctr
-from benchmarks.plan import hashed
+from benchmarks.store.plan import hashed
 from ctr.defaults import SAFE_ADDING, STALENESS
 from ctr.features import open_source
 from ctr.features.batches import localize

@@ -12,8 +12,8 @@ from statistics import median
 import numpy as np
 
 from benchmarks.measure import ctr
-from benchmarks.parameters import train
-from benchmarks.yardsticks import Yardsticks, measure_yardsticks
+from benchmarks.store.parameters import train
+from benchmarks.store.yardsticks import Yardsticks, measure_yardsticks
 from ctr.features import load_spec, open_source
 from ctr.jobs.cost_model import Workload, estimate
 from ctr.learn import default_chunk

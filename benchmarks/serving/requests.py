@@ -53,8 +53,8 @@ class Load:
 
 def measure(folder: Path, rounds: int) -> None:
     """Print requests per second and latencies, as ratios to the bare endpoint."""
-    model_dir = _model(folder)
-    rows = _rows(10_000)
+    model_dir = saved_model(folder)
+    rows = random_rows(10_000)
     columns = {name: [row[name] for row in rows[:100]] for name in rows[0]}
     context = dict(list(rows[0].items())[:FIELDS_OF_CONTEXT])
     candidates = [{name: row[name] for name in row if name not in context} for row in rows[:100]]
@@ -80,10 +80,10 @@ def measure(folder: Path, rounds: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in (*loads, *several)}
     slowest: dict[str, list[float]] = {name: [] for name in seconds}
     in_process: list[float] = []
-    with _server(_serve_model, model_dir) as served, _server(_serve_bare, model_dir) as bare:
+    with server_of(serve_model, model_dir) as served, server_of(_serve_bare, model_dir) as bare:
         for _ in range(rounds):
             for name, load in loads.items():
-                latencies, wall = _sent(bare if load.path == "/bare" else served, load)
+                latencies, wall = timed(bare if load.path == "/bare" else served, load)
                 seconds[name].append(wall / len(latencies))
                 slowest[name].append(float(np.quantile(latencies, 0.99)))
             in_process.append(_aside(_predict_table, model_dir, table))
@@ -91,7 +91,7 @@ def measure(folder: Path, rounds: int) -> None:
         ports = {n: opened.enter_context(_command(model_dir, n)) for n, _ in several.values()}
         for _ in range(rounds):
             for name, (processes, load) in several.items():
-                latencies, wall = _sent(ports[processes], load)
+                latencies, wall = timed(ports[processes], load)
                 seconds[name].append(wall / len(latencies))
                 slowest[name].append(float(np.quantile(latencies, 0.99)))
     _print(seconds, slowest, median(in_process))
@@ -123,7 +123,7 @@ def _print(seconds: dict[str, list[float]], slowest: dict[str, list[float]], in_
         print(f"  {name:32}{ratio:12.2f}{'':9}  {asked}")
 
 
-def _rows(number: int) -> list[Row]:
+def random_rows(number: int) -> list[Row]:
     draw = random.Random(7)
 
     def row() -> Row:
@@ -133,7 +133,7 @@ def _rows(number: int) -> list[Row]:
     return [row() for _ in range(number)]
 
 
-def _model(folder: Path) -> Path:
+def saved_model(folder: Path) -> Path:
     model = folder / f"serve-{BITS}"
     if not model.exists():
         log = folder / "serve.tsv"
@@ -145,7 +145,7 @@ def _model(folder: Path) -> Path:
 
 
 @contextmanager
-def _server(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator[int]:
+def server_of(run: Callable[[Path, socket.socket], None], model: Path) -> Iterator[int]:
     """A server in a process of its own; yields its port once it is ready."""
     from ctr.api.connections import listen, url_of
 
@@ -180,7 +180,7 @@ def _command(model: Path, workers: int) -> Iterator[int]:
             server.send_signal(signal.SIGTERM)
 
 
-def _serve_model(model: Path, listener: socket.socket) -> None:
+def serve_model(model: Path, listener: socket.socket) -> None:
     """As `ctr serve` does."""
     from ctr.api import create_app
     from ctr.api.operations import Access, FolderSource, Tokens, Versions
@@ -233,7 +233,7 @@ def _predict_table(model_dir: Path, table: pa.Table) -> float:
     return median(seconds)
 
 
-def _sent(port: int, load: Load) -> tuple[Sequence[float], float]:
+def timed(port: int, load: Load) -> tuple[Sequence[float], float]:
     """Latencies of requests sent for `SECONDS`, and how long that was; this process is the client."""
     latencies: list[float] = []
 

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 import orjson
 
-from benchmarks.serve import Load, Row, _model, _rows, _sent, _serve_model, _server
+from benchmarks.serving.requests import Load, Row, random_rows, saved_model, serve_model, server_of, timed
 
 START_S = 180.0
 PIPELINE = """
@@ -62,10 +62,10 @@ print(1 / best)
 
 def measure(folder: Path, rounds: int, python: Path) -> None:
     """Print requests and rows per second, and ratios."""
-    model, rows = _model(folder), _rows(100)
+    model, rows = saved_model(folder), random_rows(100)
     place = folder / "serving-peers"
     place.mkdir(exist_ok=True)
-    servers = {"ctr serve": (lambda: _server(_serve_model, model), _as_ctr)}
+    servers = {"ctr serve": (lambda: server_of(serve_model, model), _as_ctr)}
     servers |= {
         "mlflow models serve": (lambda: _mlflow(python, model, place), _as_mlflow),
         "MLServer, scikit-learn": (lambda: _mlserver(python, folder, place), _as_mlserver),
@@ -76,7 +76,7 @@ def measure(folder: Path, rounds: int, python: Path) -> None:
         for _ in range(rounds):
             for name, (_, asked) in servers.items():
                 for count, connections in ((1, 8), (100, 2)):
-                    latencies, wall = _sent(ports[name], asked(rows[:count], connections))
+                    latencies, wall = timed(ports[name], asked(rows[:count], connections))
                     seconds.setdefault((name, count), []).append(wall / len(latencies))
     took = {key: median(of_rounds) for key, of_rounds in seconds.items()}
     vowpal = _vowpal(python, place, rows)
@@ -185,7 +185,7 @@ def _vowpal(python: Path, place: Path, rows: Sequence[Row]) -> float:
     lines = place / "rows.vw"
     texts = (
         " ".join(f"{name}:{value}" if name[0] == "I" else f"{name}={value}" for name, value in row.items())
-        for row in _rows(5_000)
+        for row in random_rows(5_000)
     )
     lines.write_text("".join(f"| {text}\n" for text in texts))
     return float(_run(python, VOWPAL, lines))

@@ -1,0 +1,1 @@
+"""`ctr serve` beside a bare endpoint and its peers, live serving, and predictions of files."""

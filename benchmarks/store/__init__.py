@@ -1,0 +1,1 @@
+"""Parameters in Redis: requests, memory, training, plans, the board, and checkpoints."""

@@ -1,0 +1,1 @@
+"""Training on one machine: speed, memory, start-up and accuracy."""
