@@ -13,7 +13,7 @@ from ctr.ps.partitions import Partitions, Slots
 from ctr.ps.store import LOST, GapError, LostPushesError, Outcome, Pulled, Session, Sessions, Store, Token
 
 if TYPE_CHECKING:
-    from ctr.ps.board import Affinity, BoardView, Claim, ClockGate, Job, JobBoard, RankGate
+    from ctr.ps.board import Affinity, BoardView, Claim, ClockGate, Job, JobBoard, JobGoneError, RankGate
     from ctr.ps.client import (
         DEFAULT_FILTERS,
         FilterCounts,

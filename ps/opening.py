@@ -42,13 +42,12 @@ def open_store(
     from ctr.ps.redis import RedisStore
     from ctr.ps.wire import parse_redis_url
 
-    servers = ExitStack()
-    if scheme == "embedded":
-        from ctr.ps.servers import EmbeddedRedis, embedded_nodes
+    with ExitStack() as servers:
+        if scheme == "embedded":
+            from ctr.ps.servers import EmbeddedRedis, embedded_nodes
 
-        url = servers.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
-    try:
-        return RedisStore(
+            url = servers.enter_context(EmbeddedRedis(embedded_nodes(rest))).url
+        store = RedisStore(
             parse_redis_url(url),
             bits=bits,
             width=width,
@@ -57,11 +56,9 @@ def open_store(
             n_bits=n_bits,
             restoring=restoring,
             partitions=partitions,
-            on_close=servers.close,
         )
-    except BaseException:
-        servers.close()
-        raise
+        store.on_close.push(servers.pop_all())
+        return store
 
 
 def require_store_url(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from threading import Event
 from time import perf_counter, sleep
@@ -129,9 +129,13 @@ class Coordinator:
         for blob in {} if resume is None else resume.reports.values():
             self._earlier.add(WorkerReport.from_bytes(blob))
         self.board = JobBoard(store.url, lease_s=lease_s)
+        self._opened = ExitStack()
+        self._opened.callback(self.board.close)
         try:
             created = self.board.create(self.id, job.to_bytes(), shards=self._plan.shards, ranks=job.ranks)
             self._launch = created.launch
+            beat = Heartbeat(self.board.lease_s / _BEATS, self.board.heartbeat_coordinator)
+            self._heart = self._opened.enter_context(beat)
             self._pause = JobPause(self.board, self._plan, job.ranks)
             position = JobPosition.of(self.board.look())
             if resume is not None:
@@ -141,10 +145,10 @@ class Coordinator:
                 self.board.restore(position.progress, position.ranks, started=position.started)
                 self.board.report(EARLIER, self._earlier.to_bytes())
             self._passes = None if on_pass is None else PassEnds(self._pause, position, on_pass)
+            self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * self.board.lease_s)
         except BaseException:
-            self.board.close()
+            self.close()
             raise
-        self._lost = LostPushes(store, self.id, self._finished, _LEASES_TO_REPAIR * self.board.lease_s)
         self._checkpoints = CheckpointTaker(checkpoints, job, self.id, store, self._pause, self._earlier)
         self._workers: WorkerGroup
         self._watch: _Watch
@@ -163,12 +167,9 @@ class Coordinator:
         self._workers = workers = self._engine.start_workers(self._store.url, self.id, self._job.workers)
         try:
             self._checkpoints.begin()
-            with (
-                Heartbeat(self.board.lease_s / _BEATS, self.board.heartbeat_coordinator) as heart,
-                Heartbeat(_SERVERS_EVERY_S, self._lost.look) as servers,
-            ):
+            with Heartbeat(_SERVERS_EVERY_S, self._lost.look) as servers:
                 on_start(workers)
-                result = self._supervise((heart, servers), stop, on_progress)
+                result = self._supervise((self._heart, servers), stop, on_progress)
         except BaseException as error:
             self._report_failure()
             at_once = isinstance(error, KeyboardInterrupt)  # the user has interrupted twice
@@ -201,8 +202,8 @@ class Coordinator:
         return JobPosition.of(self.board.look()).watermarks(self._plan)
 
     def close(self) -> None:
-        """Close the board; the job stays on it until it is dropped."""
-        self.board.close()
+        """Stop renewing the lease, and close the board; the job stays on it until it is dropped."""
+        self._opened.close()
 
     def _supervise(
         self, hearts: Sequence[Heartbeat], stop: Event, on_progress: Callable[[TrainProgress], None]

@@ -28,6 +28,7 @@ from ctr.learn import WARM_UP_ROWS, AfterPass, Trained, TrainProgress, read_out,
 from ctr.optimizers import Float32, Optimizer
 from ctr.ps import (
     JobBoard,
+    JobGoneError,
     ModelExistsError,
     PartitionDump,
     RedisStore,
@@ -90,8 +91,9 @@ def train_distributed(
         job = uuid4().hex[:12]
         if checkpoint is not None:
             job = str(checkpoint.manifest.position["job"])
-            description = description.model_copy(update=_kept_of(checkpoint))
             _require_over(settings, job, stop)
+            checkpoint = _checkpoint(description, settings)  # a command that was stopping has written another
+            description = description.model_copy(update=_kept_of(checkpoint))
             drop_incarnation(settings.url, checkpoint.manifest.store.incarnation, job)
         store = _open_store(
             description,
@@ -119,7 +121,9 @@ def train_distributed(
                     AfterPass(number, read_out(store, settings.spool), description.passes_after(number))
                 ),
             )
-        with closing(coordinator), Threads(1, "strings") as meanwhile:
+        # Until the model is saved, or the store dropped, nobody may resume the job.
+        store.on_close.callback(coordinator.close)
+        with Threads(1, "strings") as meanwhile:
             # While workers start and read their first chunk. If it fails, so do the pushes, which tell why.
             meanwhile.submit(store.pushes.make_strings)
             result, cluster = coordinator.run(stop=stop, on_progress=on_progress, on_start=on_start)
@@ -265,16 +269,20 @@ def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
 def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
     """Wait for the length of a lease, to see whether the command that led the job so far is still alive.
 
-    Raises StoreError when it renews its lease, and KeyboardInterrupt when `stop` is set meanwhile.
+    It is also alive while it saves the model of a job that has ended. Raises StoreError when it renews its
+    lease, and KeyboardInterrupt when `stop` is set meanwhile.
     """
     if settings.url.startswith("embedded:"):
         return
-    with closing(JobBoard(parse_redis_url(settings.url))) as board:
+    with (
+        closing(JobBoard(parse_redis_url(settings.url))) as board,
+        suppress(JobGoneError),  # it has dropped the store
+    ):
         known = board.job()
         if known is None or known.id != job:
             return
         first = board.look(shards=False)
-        if first.state != "running" or first.coordinator is None:
+        if first.state == "failed" or first.coordinator is None:
             return
         sys.stderr.write(
             f"waiting {known.lease_s:g} s to see whether the previous `ctr train` is still running\n"
@@ -284,12 +292,12 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
             if stop.wait(_POLL_S):
                 raise KeyboardInterrupt
             view = board.look(shards=False)
-            if view.state != "running":
+            if view.state == "failed":
                 return
             if view.coordinator != first.coordinator:
                 raise StoreError(
-                    f"the job {job!r} is still running, led by another `ctr train`; stop that before you "
-                    "resume the job."
+                    f"the job {job!r} is still running, led by another `ctr train`; stop that, and wait for "
+                    "its end, before you resume the job."
                 )
 
 

@@ -6,6 +6,7 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.ps.board.job_board import JobBoard
+    from ctr.ps.board.job_record import JobGoneError
     from ctr.ps.board.shard_queue import Affinity
     from ctr.ps.board.view import (
         JOB_FACTS,

@@ -12,6 +12,10 @@ from ctr.ps.wire import Command, Connection, Keys, RedisUrl, Write, connect
 T = TypeVar("T")
 
 
+class JobGoneError(StoreError):
+    """The job is not on the board any more: it was dropped, or its node has lost its data."""
+
+
 class JobRecord:
     """The job that this process created or joined on the board of `url.model`.
 
@@ -134,8 +138,8 @@ class JobRecord:
             "was resumed; this process belongs to the former and stops."
         )
 
-    def _gone(self) -> StoreError:
-        return StoreError(
+    def _gone(self) -> JobGoneError:
+        return JobGoneError(
             f"{self.url}: the job {self.job.id!r} is gone: the node has lost its data (restarted empty?), "
             "or the job was dropped. Training stops here; start again, or resume from a checkpoint."
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Lock
 
@@ -63,7 +64,6 @@ class RedisStore:
         timeout_s: float = 10.0,
         patience_s: float = PATIENCE_S,
         from_replicas: bool = False,
-        on_close: Callable[[], object] = lambda: None,
     ) -> None:
         """Create the model `url.model` (default: `default`); with `join`, open the existing one.
 
@@ -87,7 +87,8 @@ class RedisStore:
         self.z_bits = z_bits
         self.n_bits = n_bits
         self._least_density = min(density_of(address) for address in url.hosts)
-        self._on_close = on_close
+        self.on_close = ExitStack()
+        """Closed once the store is closed."""
         self.saturations = Saturations()
         """Counted over all pushes and calls of `increments` so far."""
         self._counting = Lock()
@@ -230,7 +231,7 @@ class RedisStore:
         """See `Store.close`; the parameters stay in Redis."""
         if self._reads.close():
             self._writes.close()
-            self._on_close()
+            self.on_close.close()
 
     def _count_limited(self, z: int, n: int) -> None:
         """Count slots whose z and n were limited."""

@@ -7,14 +7,18 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
+import numpy as np
 import pytest
 
 from ctr.checkpoint.checkpoint import read_checkpoint
 from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
+from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import CtrError, ModelError, StoreError
 from ctr.learn.first_rows import base_rate, starting_state
 from ctr.model.artifact import load_model
@@ -238,6 +242,55 @@ class TestStopped:
         resumed = start_job(job, redis_url, checkpoints=settings, resume=True, lease_s=0.6)
         assert resumed.result().result.examples == 2 * ROWS
         assert time.monotonic() - began > lease_s - 0.1
+
+    @pytest.mark.parametrize("end", [JobBoard.stop, JobBoard.finish])
+    def test_one_whose_model_is_being_saved_is_not_resumed(
+        self,
+        start_job: StartJob,
+        job_data: Path,
+        redis_url: str,
+        tmp_path: Path,
+        end: Callable[[JobBoard], None],
+    ) -> None:
+        """When its command has dropped the store, or has died, the job resumes from its latest checkpoint."""
+        job = describe(job_data, consistency="ssp", workers=1, passes=2)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 10)
+        running.stop.set()
+        assert running.facts().checkpoints == 1
+        name = read_checkpoint(settings.folder).manifest.position["job"]
+        url, manifest = parse_redis_url(redis_url), settings.folder / "manifest.json"
+        with (
+            closing(RedisStore(url, bits=18, width=2, facts={"job": name})) as store,
+            closing(JobBoard(url, lease_s=1.5)) as board,
+        ):
+            board.create(name, job.to_bytes(), shards=job.plan().shards)
+            end(board)
+            with Heartbeat(0.3, board.heartbeat_coordinator):
+                with pytest.raises(StoreError, match="still running"):
+                    start_job(job, redis_url, checkpoints=settings, resume=True).result()
+                assert not store.pull(np.zeros(1, np.uint32)).any(), "it is still there"
+            resumed = start_job(job, redis_url, checkpoints=settings, resume=True)
+            time.sleep(0.5)
+            latest = json.loads(manifest.read_bytes()) | {"created": "2020-02-02T02:02:02+00:00"}
+            manifest.write_text(json.dumps(latest))
+            if end is JobBoard.stop:
+                store.drop()
+        result = resumed.result().result
+        assert (result.examples, result.resumed_from) == (2 * ROWS, latest["created"])
+
+    def test_its_lease_is_renewed_until_its_model_is_saved(self, job_data: Path, redis_url: str) -> None:
+        job = describe(job_data, consistency="ssp", workers=1)
+        settings = StoreSettings(redis_url, lease_s=0.5)
+        trained, _ = train_distributed(job, job.open_source(), settings, start=None, stop=Event())
+        with closing(JobBoard(parse_redis_url(redis_url))) as board:
+            board.job()
+            for _ in range(2):
+                lease = board.look().coordinator
+                wait_for(lambda: board.look().coordinator != lease, 5.0)  # noqa: B023
+        assert trained.store is not None
+        trained.store.drop()
 
 
 class Trained:
