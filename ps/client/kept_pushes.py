@@ -50,12 +50,14 @@ class KeptPushes:
         with self._lock:
             self._unsent.append(push)
 
-    def drop(self, shard: int) -> None:
-        """Stop keeping the pushes of this data shard."""
+    def drop(self, shard: int) -> list[PackedPush]:
+        """Stop keeping the pushes of this data shard, and return them."""
         with self._lock:
             self.drops += 1
+            dropped = [push for push in (*self._sent, *self._unsent) if push.shard == shard]
             self._sent = deque(push for push in self._sent if push.shard != shard)
             self._unsent = deque(push for push in self._unsent if push.shard != shard)
+            return dropped
 
     def unsent(self) -> list[PackedPush]:
         """The pushes to be sent, in order; some partitions may have applied the first."""
@@ -173,9 +175,11 @@ class OwnLog:
 
     def put(self, logged: Logged, folds: Int64) -> None:
         """Add entries that were appended after `folds`, int64[pieces], logs were closed."""
-        self._marks.add(logged.slots)
-        before = folds[self._pieces.of(logged.slots)].astype(np.int32)
-        self._runs.append((logged.slots, logged.increments, before))
+        deferred = logged.increments != 0  # the increments of new slots went to the state
+        slots = logged.slots[deferred]
+        self._marks.add(slots)
+        before = folds[self._pieces.of(slots)].astype(np.int32)
+        self._runs.append((slots, logged.increments[deferred], before))
         while len(self._runs) > 1 and self._runs[-2][0].size <= 2 * self._runs[-1][0].size:
             b, a = self._runs.pop(), self._runs.pop()
             size = a[0].size + b[0].size

@@ -44,8 +44,6 @@ class RedisSession:
         """True if it sends nothing more: it is superseded or lost, perhaps after it had arrived."""
         self.acknowledged = applied.copy()
         """int64[partitions]: the last push that each partition has acknowledged; -1 for none."""
-        self.logged_slots: list[Slots] = []
-        """New slots that its pushes log, while their increments go to the state."""
         self._sessions = sessions
         self._applied = applied
         self._last = applied.copy()
@@ -102,8 +100,6 @@ class RedisSession:
         """Add the session's next push."""
         push.previous = self._last
         self._last = np.maximum(self._last, push.number)
-        if push.logged is not None:
-            self.logged_slots.append(push.logged.slots[push.logged.increments == 0])
 
     def acknowledge(self, number: Int64 | int, partitions: Bools | bool = True) -> None:
         """Note that `partitions`, bool[partitions], have applied the push of this number."""
@@ -176,7 +172,7 @@ class RedisSessions:
         self._latest: dict[int, RedisSession] = {}
         """By data shard, as long as pushes of it are kept or may follow."""
         self._unlogged: list[Slots] = []
-        """Slots that dropped sessions were to log, as other pushes of this worker rely on it."""
+        """New slots that pushes of dropped sessions were to log, as this worker's others rely on it."""
         self._closed = False
 
     def begin(self, shard: int) -> RedisSession:
@@ -215,7 +211,7 @@ class RedisSessions:
         with self._lock:
             session.append(push)
             if session.is_over:
-                self._leave_unlogged(session)
+                self._leave_unlogged([push])
             else:
                 self._kept.add(push)
 
@@ -273,12 +269,11 @@ class RedisSessions:
                 return
             session.is_over = True
             session.outcome = session.outcome or outcome
-            self._leave_unlogged(session)
-            self._kept.drop(session.shard)
+            self._leave_unlogged(self._kept.drop(session.shard))
 
-    def _leave_unlogged(self, session: RedisSession) -> None:
-        self._unlogged += [slots for slots in session.logged_slots if slots.size]
-        session.logged_slots.clear()
+    def _leave_unlogged(self, pushes: Sequence[PackedPush]) -> None:
+        logs = (push.logged for push in pushes if push.logged is not None)
+        self._unlogged += [logged.slots[logged.increments == 0] for logged in logs]
 
     def _stopped(self) -> StoreError:
         return StoreError(f"{self.store.url}: pushing was stopped.")

@@ -25,7 +25,7 @@ def test_it_shows_what_is_not_folded(
         slots = np.array(sorted(increments), np.uint32)
         numbers = np.array([increments[slot] for slot in sorted(increments)], np.int64)
         log.put(Logged(slots, numbers), np.full(4, folded))
-        entries += [(slot, increment, folded) for slot, increment in increments.items()]
+        entries += [(slot, increment, folded) for slot, increment in increments.items() if increment]
         if number == 3:
             log.forget(np.array(forgotten))
             entries = [each for each in entries if each[2] >= forgotten[each[0] >> 4]]

@@ -14,6 +14,7 @@ import pytest
 
 from ctr.errors import StoreError
 from ctr.ps import (
+    Filters,
     Logged,
     Outcome,
     PackedPush,
@@ -23,6 +24,7 @@ from ctr.ps import (
     Slots,
     parse_redis_url,
 )
+from ctr.ps.client.log_reader import LogReader
 from ctr.ps.partitions import Int64
 from tests.drill import frozen_replica
 from tests.ps.breakable_redis import BreakableRedis
@@ -148,6 +150,28 @@ class TestOutcome:
         assert store.pull_packed(slots).packed.tolist() == [7]
         store.drop()
 
+    @pytest.mark.parametrize("replicated", [True, False])
+    def test_a_superseded_one_logs_the_new_slots_of_pushes_that_may_be_missing(
+        self, store: RedisStore, replicated: bool
+    ) -> None:
+        """Not those of all its pushes: of a stream without end, they would be kept without end."""
+        worker = RedisSessions(store, "job", filters=Filters(presence=True))
+        session, logs = worker.begin(0), LogReader(store.pulls.model)
+        for number in range(9):
+            pulled = session.pull(slots_of(100 * number), number, number)
+            session.wait(pulled)
+            push = session.push(pulled, np.ones((1, 2), np.float32), number)
+            if number < 8:
+                assert session.send(push)
+                if replicated:
+                    assert worker.wait_replicated(10.0)
+        assert logged(logs) == list(range(0, 800, 100))
+        assert worker._kept.entries() == 0, "their increments are in the state"
+        RedisSessions(store, "job").begin(0)
+        worker.flush()
+        assert session.outcome is Outcome.SUPERSEDED
+        assert logged(logs) == list(range(400 if replicated else 0, 900, 100))
+
     def test_an_outcome_stays(self, redis_url: str) -> None:
         """What is lost afterwards is for whoever ends the job to notice."""
         store, slots = opened(redis_url), slots_of(3)
@@ -190,6 +214,11 @@ def overlay(one: OneSession, slots: Slots, packed: Int64, applied: Mapping[int, 
     """Add what the worker has pushed, none of which is in logs."""
     folds = np.zeros(one.worker.store.layout.pieces.count, np.int64)
     assert not one.worker._kept.overlay(slots, packed, applied, folds).any()
+
+
+def logged(logs: LogReader) -> list[int]:
+    """The slots that were logged since the last call."""
+    return np.sort(np.concatenate([np.empty(0, np.uint64), *logs.read().logged])).tolist()
 
 
 def go_back(store: RedisStore, dumps: list[PartitionDump]) -> None:
