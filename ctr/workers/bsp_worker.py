@@ -26,6 +26,7 @@ from ctr.workers.timing import Polling, Reports
 _POLL_S = 0.001
 _POLL_PART = 2  # all wait for the slowest twice in a round
 _CLAIM_EVERY_S = 0.1
+_CHECKS = 4  # for lost pushes, in the time of a lease
 _REPLICAS_WAIT_S, _REPLICAS_POLL_S = 10.0, 0.02
 _SENT_AGAIN_S = 30.0
 """The time within which workers send lost pushes of earlier rounds again."""
@@ -82,7 +83,7 @@ class BspWorker:
         ranks: list[int] = []
         joined: set[int] = set()
         paused_at: int | None = None
-        claimed_at = 0.0
+        claimed_at = checked_at = 0.0
         while True:
             if not ranks or perf_counter() - claimed_at > _CLAIM_EVERY_S:
                 ranks, claimed_at = self._board.ranks.claim(worker), perf_counter()
@@ -108,7 +109,11 @@ class BspWorker:
             reports.send_if_due()
             if steps:
                 polling = Polling((perf_counter() - started) / _POLL_PART, shortest_s=_POLL_S)
+                checked_at = perf_counter()
                 continue
+            if perf_counter() - checked_at > self._board.lease_s / _CHECKS:
+                self._sessions.wait_replicated()  # another worker may wait for pushes that this one keeps
+                checked_at = perf_counter()
             if gate.pause not in (None, paused_at) and self._is_paused(ranks, gate):
                 paused_at = gate.pause
                 reports.send()

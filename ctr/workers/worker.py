@@ -89,14 +89,19 @@ def warm_up_worker() -> None:
 
 
 def sessions_of(
-    job: JobDescription, store: RedisStore, job_id: str, push: SendPacked | None = None
+    job: JobDescription,
+    store: RedisStore,
+    job_id: str,
+    push: SendPacked | None = None,
+    lease_s: float = 0.0,
 ) -> RedisSessions:
     """A worker's sessions. A BSP worker filters nothing, as it must see exactly what all ranks have pushed.
 
-    `push`: the function to push with; None: the store's own method.
+    `push`: the function to push with; None: the store's own method. `lease_s`: live workers send lost pushes
+    again within this time.
     """
     if job.ranks:
-        return RedisSessions(store, job_id, push=push)
+        return RedisSessions(store, job_id, push=push, resend_s=lease_s)
     return RedisSessions(
         store,
         job_id,
@@ -135,7 +140,7 @@ class _Member:
         self._on_board = on_board
         self._store = store
         self._stall_s = job.stall_s
-        self._sessions = sessions_of(job, store, on_board.id, wrap(store, name))
+        self._sessions = sessions_of(job, store, on_board.id, wrap(store, name), lease_s=board.lease_s)
         self._worker: BspWorker | SspWorker | StreamWorker
         if isinstance(source, StreamSource):
             self._worker = StreamWorker(board, self._sessions, source, job)

@@ -15,6 +15,7 @@ from ctr.ps.client.view import WorkerView
 from ctr.ps.partitions import Bools, Float32, Int64, Slots, no_slots
 from ctr.ps.redis import Logged, PackedPush, RedisStore
 from ctr.ps.store import LostPushesError, Outcome, Pulled, SupersededError, Token
+from ctr.ps.wire import Patience
 
 SendPacked = Callable[[PackedPush, Bools | None], list[int]]
 """`RedisStore.push_packed`, or a wrapper of it."""
@@ -88,12 +89,11 @@ class RedisSession:
     def applied(self, least: int) -> int:
         """The number of the last push of its data shard, of any attempt, that all partitions have applied.
 
-        Raises LostPushesError if that is below `least`.
+        Raises LostPushesError if that stays below `least`.
         """
-        store = self._sessions.store
-        number = int(store.applied(self._sessions.job, self.shard).min())
-        if number < least:
-            raise LostPushesError(store.url)
+        sessions, patience = self._sessions, self._sessions.resend_patience()
+        while (number := int(sessions.store.applied(sessions.job, self.shard).min())) < least:
+            patience.pause(sessions.lost_pushes)
         return number
 
     def append(self, push: PackedPush) -> None:
@@ -145,10 +145,12 @@ class RedisSessions:
         filter_updates: UpdateFilter = push_everything,
         push: SendPacked | None = None,
         keep_bytes: int = 256 << 20,
+        resend_s: float = 0.0,
     ) -> None:
         """`staleness` bounds the age of cached slots in clocks; None for no bound but the cache's own.
 
-        `push` replaces the store's own method for sending pushes.
+        `push` replaces the store's own method for sending pushes. `resend_s` is the time within which other
+        workers send lost pushes again that they keep.
         """
         self.send_s = 0.0
         """Seconds spent sending."""
@@ -159,6 +161,7 @@ class RedisSessions:
         self.store = store
         self.job = job
         self._send_packed = push or store.push_packed
+        self._resend_s = resend_s
         self.has_replicas = store.replicas.exist()
         """Whether any node had a replica at the beginning."""
         self._kept = KeptPushes(store.layout, keep_bytes if self.has_replicas else 0)
@@ -200,7 +203,7 @@ class RedisSessions:
             if not ((marks >= -1) & (marks < expected)).any():  # -2: a partition without slots
                 return self.store.unpacked(pulled.packed)
             if monotonic() > deadline:
-                raise LostPushesError(self.store.url)
+                raise self.lost_pushes()
             self.wait_replicated()  # sends this worker's missing pushes again
             sleep(_RESEND_POLL_S)
 
@@ -275,6 +278,13 @@ class RedisSessions:
         logs = (push.logged for push in pushes if push.logged is not None)
         self._unlogged += [logged.slots[logged.increments == 0] for logged in logs]
 
+    def resend_patience(self) -> Patience:
+        """The pauses while other workers may send lost pushes again."""
+        return Patience(self._resend_s, _RESEND_POLL_S)
+
+    def lost_pushes(self) -> LostPushesError:
+        return LostPushesError(self.store.url)
+
     def _stopped(self) -> StoreError:
         return StoreError(f"{self.store.url}: pushing was stopped.")
 
@@ -332,14 +342,23 @@ class RedisSessions:
         return replicated
 
     def _resend_missing(self) -> bool:
-        """Send pushes of all sessions again that partitions acknowledged and lost; returns if any were."""
-        resent = False
-        for session in self._sessions_to_check():
-            try:
-                resent |= self._resend_missing_of(session)
-            except SupersededError:
-                self._drop(session, Outcome.SUPERSEDED)
-        return resent
+        """Send pushes of all sessions again that partitions acknowledged and lost; returns if any were.
+
+        Waits for those of joined sessions that another worker keeps, and has to send again.
+        """
+        resent, patience = False, self.resend_patience()
+        while True:
+            others = False
+            for session in self._sessions_to_check():
+                try:
+                    resent |= self._resend_missing_of(session)
+                except SupersededError:
+                    self._drop(session, Outcome.SUPERSEDED)
+                except LostPushesError:
+                    resent = others = True
+            if not others:
+                return resent
+            patience.pause(self.lost_pushes)
 
     def _sessions_to_check(self) -> list[RedisSession]:
         """The sessions whose pushes may have to be sent again. The job's end checks the others, too."""
@@ -361,7 +380,7 @@ class RedisSessions:
             resends = session.missing(applied, kept)
             if resends is None:
                 if not session.attempt:
-                    raise LostPushesError(self.store.url)
+                    raise self.lost_pushes()
                 self._drop(session, Outcome.LOST)
                 return True
             if not resends:

@@ -25,13 +25,14 @@ from ctr.ps import (
     JobBoard,
     PackedPush,
     PartitionDump,
+    RedisSessions,
     RedisStore,
     SendPacked,
     Token,
     parse_redis_url,
 )
 from ctr.ps.partitions import Bools
-from ctr.workers import take_part
+from ctr.workers import Heartbeat, take_part
 from tests.ctr.distributed_jobs import (
     ADDITIVE,
     LEASE_S,
@@ -189,6 +190,37 @@ def test_of_rounds_of_which_one_worker_has_died(
     running.pause(None)
     with pytest.raises(StoreError, match=LOST):
         running.result()
+
+
+def test_of_rounds_of_a_rank_that_another_worker_has_now(redis_url: str, job_data: Path) -> None:
+    """The former one sends them again, though it only waits for the other, which waits for them."""
+    job, url = describe(job_data, passes=PASSES), parse_redis_url(redis_url)
+    with (
+        closing(RedisStore(url, bits=job.feature_spec().bits, width=Ftrl.width, facts=job.facts())) as store,
+        closing(JobBoard(url, lease_s=LEASE_S)) as board,
+    ):
+        board.create("job", job.to_bytes(), shards=job.plan().shards, ranks=job.ranks)
+        board.pause(SOME)
+        helper = Helpers(redis_url, 1)
+        wait_for(lambda: pushed(board.look()) == 2 * SOME)
+        before = [store.dumps.take(p) for p in range(store.partitions.count)]
+        board.pause(SOME + 1)
+        wait_for(lambda: pushed(board.look()) == 2 * (SOME + 1))
+        other = board.leases.register("here")
+        with Heartbeat(LEASE_S / 5, lambda: board.leases.heartbeat(other)):
+            wait_for(lambda: board.ranks.claim(other) == [1])
+            board.pause(None)
+            wait_for(lambda: board.look().ranks[0].prepared == SOME + 1)
+            for dump in before:
+                store.dumps.restore(dump)
+            sessions = RedisSessions(store, "job", resend_s=10.0)
+            session = sessions.join(1, SOME)
+            assert sessions.wait_replicated()
+            assert session.applied(SOME) == SOME
+        helper.stop.set()
+        helper.join()
+        assert not helper.errors
+        store.drop()
 
 
 def test_of_rounds_that_only_the_board_has_forgotten(

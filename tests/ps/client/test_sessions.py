@@ -7,6 +7,7 @@ their watermarks, as one, which is what such a replica has.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import numpy as np
@@ -289,6 +290,19 @@ class TestLostPushes:
         with pytest.raises(StoreError, match=r"not kept .* behind.* --resume"):
             one.push(slots_of(3), 10)
         assert store.dumps.take(0) == before, "nothing was added to what is wrong"
+
+    def test_that_another_worker_keeps_are_waited_for(self, store: RedisStore) -> None:
+        """Two workers have each other's ranks by now, and each sends again what it keeps."""
+        before = [store.dumps.take(p) for p in range(store.partitions.count)]
+        workers = [RedisSessions(store, "job", resend_s=10.0) for _ in range(2)]
+        for rank, worker in enumerate(workers):
+            OneSession(store, rank, worker=worker).push(slots_of(3), 0)
+        sessions = [workers[not rank].join(rank, 0) for rank in range(2)]
+        go_back(store, before)
+        with ThreadPoolExecutor() as threads:
+            pushes = [session.push_packed(slots_of(3), np.ones(1, np.int64), 1) for session in sessions]
+            list(threads.map(lambda session, push: session.send(push), sessions, pushes))
+        assert store.pull_packed(slots_of(3)).packed.tolist() == [4]
 
     def test_a_few_are_kept_without_any_replica(self, redis_url: str) -> None:
         store = opened(redis_url)
