@@ -98,10 +98,12 @@ class StreamWriter:
             self._connection.close()
 
     def _send(self) -> None:
+        batch: list[bytes] = []
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_closing.is_set())
-                batch = self._next_batch()
+                # A failed attempt may have appended it, so it is repeated with the same entries.
+                batch = batch or self._next_batch()
             if not batch:
                 return
             is_last_try = self._is_closing.is_set()
@@ -122,6 +124,7 @@ class StreamWriter:
                 for entry in batch:
                     self._queue.popleft()
                     self._queue_bytes -= len(entry)
+            batch = []
 
     def _next_batch(self) -> list[bytes]:
         batch, size = [], 0

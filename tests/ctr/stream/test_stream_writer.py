@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from threading import Event
 from time import monotonic, sleep
 
 import orjson
@@ -13,6 +14,7 @@ from ctr.ps import parse_redis_url
 from ctr.stream import ExampleStream, now, open_writers
 from ctr.stream.event_log import CLICKS, IMPRESSIONS
 from ctr.stream.event_stream import START, EventReader
+from tests.ps.cut_lines import cut_line
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
 pytestmark = needs_redis
@@ -81,6 +83,31 @@ def test_nobody_waits_for_a_redis_that_is_away(start_redis: StartRedis) -> None:
     clicks.write([{"id": ids[0], "time": now()}])
     clicks.close()
     assert events_of(url)[CLICKS][-1] == ids[0]
+
+
+@timing_sensitive
+def test_rows_that_follow_a_lost_answer_are_stored(
+    start_redis: StartRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis has appended the first row, which is then sent again while another one waits."""
+    servers = start_redis()
+    (server,), url = servers.servers, f"{servers.url}?stream=lost"
+    is_frozen = Event()
+
+    def freeze(data: bytes) -> None:
+        if b"EXEC" in data and not is_frozen.is_set():
+            server.freeze()
+            is_frozen.set()
+
+    with cut_line(url, on_data=freeze) as line:
+        impressions, _ = open_writers(line.url, kept_s=60)
+        ids = impressions.write_new([{"row": {}}])
+        assert is_frozen.wait(30)
+        ids += impressions.write_new([{"row": {}}])
+        eventually(lambda: "rows that were served wait for Redis" in caplog.text)
+        server.thaw()
+        impressions.close()
+    assert events_of(url)[IMPRESSIONS] == ids
 
 
 @timing_sensitive
