@@ -13,7 +13,7 @@ from time import monotonic
 import orjson
 
 from ctr.checkpoint import read_position
-from ctr.distributed import train_distributed
+from ctr.distributed import JobPosition, train_distributed
 from ctr.errors import CtrError, ModelError
 from ctr.features import Batch
 from ctr.interrupts import stop_requests
@@ -160,6 +160,11 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
             assert first.labels is not None
             rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
             start = starting_state(optimizer, rate, spec.bits)
+    first_chunks = stream.positions()
+    positions: Mapping[int, int] = dict(enumerate(first_chunks))
+    if job.resume and job.checkpoint is not None:
+        positions = JobPosition.from_json(read_position(job.checkpoint)).progress
+    stream.require(positions)
     n_bits = n_fraction_bits(needed)
     passes, lineage, origin = starting_point(job, former, None)
     # Clicked rows are in the stream twice, so no update may be deferred: each click counts.
@@ -167,7 +172,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
     description = JobDescription(
         inputs=(),
         stream=stream.url.public,
-        stream_from=tuple(stream.positions()),
+        stream_from=tuple(first_chunks),
         hashed=False,
         spec=spec.to_yaml(),
         learnt=learnt_text(spec),
@@ -299,17 +304,16 @@ class _Publisher:
                     self._print(f"{_clock()} nothing is published: {error}")
 
     def _trim(self, board: JobBoard) -> None:
-        positions = {lane: shard.progress for lane, shard in board.look().unfinished.items()}
+        position = JobPosition.of(board.look())
         if self._setup.job.checkpoint is not None:
             try:
-                saved = read_position(self._setup.job.checkpoint)["progress"]
+                position = JobPosition.from_json(read_position(self._setup.job.checkpoint))
             except ModelError:  # there is no checkpoint yet
                 return
-            positions = {int(lane): progress for lane, progress in saved.items()}
-        for lane, position in positions.items():
+        for lane, chunk in position.progress.items():
             # The board has no position for lanes that this job has not trained yet.
             first = self._setup.description.stream_from[lane]
-            self._setup.source.stream.trained(lane, max(position, first))
+            self._setup.source.stream.trained(lane, max(chunk, first))
 
     def _publish_next(self, board: JobBoard, store: RedisStore) -> None:
         """Publish a version, or print why not."""

@@ -74,7 +74,7 @@ class ExampleStream:
 
         Returns False if the lane is full because training is too far behind; try again later. A chunk with
         this state that exists already is left alone. Raises StoreError if another writer has appended a chunk
-        of that number.
+        of that number, or training would skip the chunk, as Redis has lost another one of that number.
         """
         fields: dict[str, bytes | int] = {
             "rows": b"\n".join(rows),
@@ -86,7 +86,7 @@ class ExampleStream:
         self._recent.pop(number - _REMEMBERED, None)
         return self._append(number)
 
-    def _append(self, number: int) -> bool:
+    def _append(self, number: int, *, is_new: bool = True) -> bool:
         lane, number_in_lane = number % LANES, number // LANES
         key, position, fields = self._keys[lane], self._position_key(lane), self._recent[number]
 
@@ -96,6 +96,8 @@ class ExampleStream:
                 return (), True  # by an attempt whose answer was lost
             if last + 1 != number_in_lane:
                 raise _OutOfOrderError(last)
+            if is_new and number_in_lane < trained:
+                raise self._lost(lane, last, trained)
             if number_in_lane - trained >= _UNTRAINED:
                 return (), False
             entry = (word for field in fields.items() for word in field)
@@ -113,11 +115,18 @@ class ExampleStream:
                     "to one stream?"
                 ) from None
         # A replica that lacked them has taken over.
-        return all(map(self._append, lost)) and self._append(number)
+        return all(self._append(each, is_new=False) for each in lost) and self._append(number)
+
+    def _lost(self, lane: int, last: int, position: int) -> StoreError:
+        return StoreError(
+            f"{self.url}: lane {lane} of the stream ends with chunk {last:,}, and training is at "
+            f"{position:,}: Redis has lost chunks; join to another stream (?stream=NAME), and train on that "
+            "from the last model."
+        )
 
     def last(self) -> tuple[int, dict[str, Any]]:
         """The number of the stream's next chunk, and the state in the last one; 0 and {} if it is empty."""
-        ends = self._connection.ask_each([("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._keys])
+        ends = self._ends()
         numbers = [_number_of(end) * LANES + lane for lane, end in enumerate(ends)]
         lane = max(range(LANES), key=numbers.__getitem__)
         if not ends[lane]:
@@ -131,6 +140,16 @@ class ExampleStream:
             )
         state: dict[str, Any] = orjson.loads(pairs(ends[lane][0][1])[b"state"])
         return numbers[lane] + 1, state
+
+    def _ends(self) -> list[Any]:
+        return self._connection.ask_each([("XREVRANGE", key, "+", "-", "COUNT", 1) for key in self._keys])
+
+    def require(self, positions: Mapping[int, int]) -> None:
+        """Raise StoreError if a lane ends before its position, as training would skip the chunks between."""
+        ends = self._ends()
+        for lane, position in positions.items():
+            if (last := _number_of(ends[lane])) + 1 < position:
+                raise self._lost(lane, last, position)
 
     def read(self, positions: Mapping[int, int]) -> dict[int, StreamChunk]:
         """The chunk of this number of each lane, by lane; only chunks that exist by now.

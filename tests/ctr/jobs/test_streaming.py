@@ -146,6 +146,22 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
+def test_a_job_whose_chunks_redis_has_lost_is_not_resumed(
+    streaming: Streaming, tmp_path: Path, cli: Cli
+) -> None:
+    """It would skip what the joiner appends in their place."""
+    options = "--checkpoint", tmp_path / "checkpoint", "--checkpoint-every=1s"
+    streaming.append(10)
+    with streaming.training(*options) as process:
+        streaming.trained()
+        streaming.stop(process)
+    parsed = parse_redis_url(streaming.stream_url)
+    with parsed.client(parsed.hosts[0], 10.0) as client:
+        client.delete(*client.keys(f"ctr:{{stream:{parsed.stream}:*"))
+    ended = cli(*streaming.words(*options, "--resume", new=False))
+    assert (ended.code, "Redis has lost chunks; join to another stream" in ended.err) == (1, True)
+
+
 def test_a_stopped_command_goes_on_from_its_model(
     streaming: Streaming, job_log: Path, job_spec: FeatureSpec
 ) -> None:

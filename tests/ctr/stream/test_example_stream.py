@@ -85,3 +85,18 @@ def test_a_new_writer_refuses_a_stream_with_a_hole(stream: ExampleStream) -> Non
         link.ask(("XDEL", stream._keys[5], "2-0"))
     with pytest.raises(StoreError, match="lost chunk 21"):
         stream.last()
+
+
+def test_a_new_writer_ends_if_training_would_skip_its_chunks(stream: ExampleStream) -> None:
+    fill(stream, 0, 3 * LANES)
+    stream.trained(0, 3)
+    with stream._connection.nodes.link(stream.url.hosts[0]) as link:
+        link.ask(*[("DEL", key) for key in stream._keys])
+    with (
+        closing(ExampleStream(stream.url)) as writer,
+        pytest.raises(StoreError, match=r"lane 0 .* ends with chunk -1, and training is at 3"),
+    ):
+        writer.append(writer.last()[0], [b"{}"], {})
+    with pytest.raises(StoreError, match="Redis has lost chunks"):
+        stream.require({0: 3, 1: 0})
+    stream.require({0: 0})
