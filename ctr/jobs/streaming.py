@@ -307,9 +307,12 @@ class _Publisher:
         position = JobPosition.of(board.look())
         if self._setup.job.checkpoint is not None:
             try:
-                position = JobPosition.from_json(read_position(self._setup.job.checkpoint))
+                saved = read_position(self._setup.job.checkpoint)
             except ModelError:  # there is no checkpoint yet
                 return
+            if (own := board.job()) is None or saved["job"] != own.id:  # it is of an earlier job
+                return
+            position = JobPosition.from_json(saved)
         for lane, chunk in position.progress.items():
             # The board has no position for lanes that this job has not trained yet.
             first = self._setup.description.stream_from[lane]

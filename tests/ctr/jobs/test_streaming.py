@@ -22,7 +22,7 @@ from ctr.model import load_model, load_state
 from ctr.ps import JobBoard, parse_redis_url
 from ctr.registry import Registry
 from ctr.settings import TrainJob
-from ctr.stream import ExampleStream
+from ctr.stream import LANES, ExampleStream
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import ADDITIVE, describe, in_memory, process_of
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
@@ -160,6 +160,25 @@ def test_a_job_whose_chunks_redis_has_lost_is_not_resumed(
         client.delete(*client.keys(f"ctr:{{stream:{parsed.stream}:*"))
     ended = cli(*streaming.words(*options, "--resume", new=False))
     assert (ended.code, "Redis has lost chunks; join to another stream" in ended.err) == (1, True)
+
+
+def test_the_checkpoint_of_an_earlier_job_trims_nothing(
+    streaming: Streaming, redis_url: str, job_log: Path, job_spec: FeatureSpec, tmp_path: Path
+) -> None:
+    checkpoint = "--checkpoint", tmp_path / "checkpoint"
+    streaming.append(10)
+    with streaming.training(*checkpoint, "--checkpoint-every=1s") as process:
+        streaming.trained()
+        streaming.stop(process)
+    (tmp_path / "other").mkdir()
+    other = Streaming(redis_url, job_log, job_spec, tmp_path / "other")
+    with closing(other.stream):
+        other.append(40)
+        with other.training(*checkpoint, "--publish-every=1s", additive=False) as process:
+            eventually((other.model / "manifest.json").exists, 60.0)  # after the stream was trimmed
+            assert other.stream.positions() == [0] * LANES
+            other.stop(process)
+        assert sum(other.stream.positions()) == 40
 
 
 def test_a_stopped_command_goes_on_from_its_model(
