@@ -129,6 +129,8 @@ class _Processes:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if pid not in self._processes:  # a container's first process inherits those of others
+                continue
             number, started = self._processes.pop(pid)
             lasted_s = monotonic() - started
             multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -70,6 +70,17 @@ def children_left(process: Command) -> list[int]:
         return []
 
 
+def test_a_child_that_the_server_did_not_start_is_only_reaped(registry: Registry) -> None:
+    def have_child() -> None:
+        if os.fork() == 0:
+            os._exit(0)
+
+    words = "--registry", registry.place, "--workers", 2
+    with server_process(*words, preexec_fn=have_child) as (process, line):
+        assert len(children(process)) == 2
+        assert fresh(line.split()[-1])
+
+
 def test_all_change_to_another_version(registry: Registry, models: list[Path]) -> None:
     with two(registry) as (process, url):
         before = fresh(url)
