@@ -311,13 +311,14 @@ class Versions:
 
     async def _serve_first(self, label: str, versions: Sequence[str], executor: Executor | None) -> None:
         """Serve the first version that passes its trial; in all processes the same, whatever each served."""
+        served = self._served.get(label)
         for version in versions:
+            if served is not None and served.model.id == version:
+                return  # though it may have failed under another label
             failure = self._failed.get(version)
             if failure is not None and monotonic() < failure.retry_at:
                 continue
-            served = self._served.get(label)
-            is_served = served is not None and served.model.id == version
-            if is_served or await self._change(label, version, executor):
+            if await self._change(label, version, executor):
                 return
 
     async def _change(self, label: str, version: str, executor: Executor | None) -> bool:

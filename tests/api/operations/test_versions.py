@@ -28,6 +28,7 @@ from ctr.registry import Registry
 from tests.api.running import Running, run_server
 from tests.api.test_server import server_process
 from tests.command_line import Cli
+from tests.serving.changes import replace_file
 
 ROWS = [{"city": "Köln", "age": 3}, {"city": "東京"}]
 
@@ -130,6 +131,20 @@ def test_a_version_that_fails_is_not_served(
     registry.label("stable", version)
     until(lambda: answered(served.client) == version)  # it is tried again
     assert served.client.get("/v1/models").json()["failed"] == []
+
+
+def test_a_version_that_fails_under_one_label_stays_under_another(
+    registry: Registry, models: list[Path]
+) -> None:
+    version = registry.publish(models[1], ["stable"])
+    source = RegistrySource(registry.place, ["stable", "canary"])
+    with run_server(versions_of(source, retry_s=3600)) as running:
+        weights = Path(registry.place, "versions", version, "weights.safetensors")
+        replace_file(weights, weights.read_bytes()[:-1])
+        registry.label("canary", version)
+        until(lambda: version in running.client.get("/v1/models").json()["failed"])
+        time.sleep(0.1)  # the labels are read a few times
+        assert answered(running.client) == version
 
 
 def test_a_registry_that_is_away(registry: Registry, served: Running, models: list[Path]) -> None:
