@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -20,6 +21,8 @@ from ctr.errors import CtrError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
 
 IS_ADMIN = "ctr.admin"
 """The key of a request's scope: whether it came with an administrator's token."""
@@ -40,6 +43,8 @@ class Tokens:
         self._file = file
         self._from_environment = os.environ.get(variable, "").replace(",", " ").split()
         self._file_state: tuple[int, ...] = ()
+        self._problem = ""
+        """Why the file was not read the last time."""
         self._checked_at = monotonic()
         self._tokens: list[bytes] = []
         self._read()
@@ -50,8 +55,13 @@ class Tokens:
         """Whether `token` is one of them; takes equally long for every token."""
         if monotonic() - self._checked_at > _RELOAD_S:
             self._checked_at = monotonic()
-            with suppress(CtrError):  # the previous tokens remain valid
+            before, self._problem = self._problem, ""
+            try:
                 self._read()
+            except CtrError as error:
+                self._problem = str(error)
+                if self._problem != before:
+                    logger.error("%s Until then, the previous tokens remain valid.", error)
         is_valid = False
         for valid in self._tokens:
             is_valid |= compare_digest(valid, token or b"")
@@ -59,6 +69,7 @@ class Tokens:
 
     def _read(self) -> None:
         lines: list[str] = []
+        state = self._file_state
         if self._file is not None:
             try:
                 stat = self._file.stat()
@@ -66,9 +77,10 @@ class Tokens:
                 if state == self._file_state:
                     return
                 lines = self._file.read_text(encoding="utf-8").splitlines()
-                self._file_state = state
             except (OSError, UnicodeDecodeError) as error:
-                raise CtrError(f"{self._file}: tokens cannot be read from it ({error}).") from None
+                raise CtrError(
+                    f"{self._file}: tokens cannot be read from it ({error}); write one per line."
+                ) from None
         from_file = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
         tokens = [*self._from_environment, *from_file]
         for token in tokens:
@@ -80,7 +92,7 @@ class Tokens:
                 )
         if self._file is not None and not from_file:
             raise CtrError(f"{self._file}: contains no token; write one per line.")
-        self._tokens = [token.encode() for token in tokens]
+        self._tokens, self._file_state = [token.encode() for token in tokens], state
 
 
 class Access:

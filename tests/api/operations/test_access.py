@@ -142,6 +142,25 @@ def test_tokens_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not Tokens(None, "NONE").required
 
 
+def test_a_bad_rotation_is_logged_once_and_the_previous_tokens_remain_valid(
+    tokens: tuple[Path, Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctr.api.operations.access._RELOAD_S", 0)
+    file = tokens[0]
+    rotated = Tokens(file, "NONE")
+    for make_bad in (file.unlink, lambda: file.write_text("short\n")):
+        make_bad()
+        caplog.clear()
+        for _ in range(3):
+            assert rotated.has(TOKEN.encode())
+        (record,) = caplog.records
+        assert str(file) in record.message
+        assert "the previous tokens remain valid" in record.message
+    file.write_text(f"{OTHER}\n")
+    assert rotated.has(OTHER.encode())
+    assert not rotated.has(TOKEN.encode())
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("tls"))
