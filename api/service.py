@@ -128,7 +128,6 @@ class Service:
         try:
             if self._live is not None:
                 await in_thread(self._live.start)
-                self.metrics.follow(self._live)
             # Many rows use other kernels than one row; so does a request that is refused.
             bodies = [orjson.dumps({"rows": n * [row]}) for n in (1, min(WARM_UP_ROWS, self.limits.rows))]
             bodies.append(orjson.dumps({"columns": {name: [value] for name, value in row.items()}}))
@@ -145,6 +144,8 @@ class Service:
                 logger.exception("the model cannot predict")
         thread.shutdown(wait=False)
         self._ready = self.failure is None
+        if self._ready and self._live is not None:
+            self.metrics.follow(self._live)
         if on_warm is not None:
             on_warm(self.failure)
 
@@ -284,7 +285,7 @@ class Service:
             self._windows.close()
         if self._live is not None:
             self._live.close()
-            self.metrics.follow(None)
+            self.metrics.unfollow(self._live)
         # FastAPI caches the functions of endpoints, and through them whole applications, until the process
         # ends.
         del self.model, self._answers, self._rows, self._drift

@@ -107,12 +107,16 @@ class ServingMetrics:
 
         return count
 
-    def follow(self, live: LiveWeights | None) -> None:
+    def follow(self, live: LiveWeights) -> None:
         """Report the age of these weights, and how much changes in them."""
         self._live, self._counted_changes = live, 0
-        if live is not None:
-            live.on_served = self._push_to_served.observe
+        live.on_served = self._push_to_served.observe
         self.note_age()
+
+    def unfollow(self, live: LiveWeights) -> None:
+        """Stop that, unless other weights have taken their place."""
+        if self._live is live:
+            self._live = None
 
     def note_age(self) -> None:
         """Update the age of live weights, if there are any."""

@@ -101,11 +101,18 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
             with streaming.training("--warm-start", streaming.model, additive=False) as again:
                 eventually(lambda: predict(client)[1] != first, 60.0)
                 eventually(lambda: client.get("/readyz").status_code == 200)
+                changed = changes(client)
                 streaming.append(5)
                 streaming.trained()
                 expected = predicted_by_store(streaming.store_url)
                 eventually(lambda: predict(client)[0] == expected)
+                eventually(lambda: changes(client) > changed)
                 streaming.stop(again)
+
+
+def changes(client: httpx.Client) -> float:
+    """Changes of slots that the server has counted."""
+    return float(client.get("/metrics").text.split("\nctr_weights_changed_total ")[1].split()[0])
 
 
 def test_several_processes_serve_the_same_though_they_are_killed(streaming: Streaming) -> None:
