@@ -49,7 +49,7 @@ from ctr.api.operations import (
     run_processes,
 )
 from ctr.api.requests import Limits
-from ctr.errors import CtrError
+from ctr.errors import CtrError, ModelError
 from ctr.model import Model
 from ctr.settings import ServeJob
 from ctr.stream import require_log
@@ -85,7 +85,7 @@ def serve(job: ServeJob) -> None:
     if job.feedback_log is not None:
         require_log(job.feedback_log)
     apps = _Applications(job)
-    model = source.load(source.versions()[source.main][0]).indexed(apps.index_folder)
+    model = _first_whole(source).indexed(apps.index_folder)
     if job.workers > 1 and model.windows is not None and job.windows is None:
         raise CtrError(
             f"{source.name}: the model has windows, and each of {job.workers} processes would know only a"
@@ -139,6 +139,17 @@ def serve(job: ServeJob) -> None:
             run_processes(job.workers, work, announce, close_all)
     finally:
         close_all()
+
+
+def _first_whole(source: ModelSource) -> Model:
+    """The version to serve or, if its files are damaged, the first of the earlier ones that can be loaded."""
+    failures = []
+    for version in source.versions()[source.main]:
+        try:
+            return source.load(version)
+        except ModelError as error:
+            failures.append(error)
+    raise failures[0]
 
 
 def _latest(source: ModelSource, model: Model) -> Model:

@@ -271,8 +271,13 @@ class Versions:
     async def _watch(self) -> None:
         """Follow the labels."""
         failure, memory_read_at = await self._ready, -inf
-        if failure is None:  # a process that replaces another one starts with what the others serve
-            await self._look()
+        if failure is not None:
+            failed = self._served.pop(self._source.main)
+            self._retire(failed)
+            self._note_failure(failed.model.id, failure)
+        await self._look()  # a process that replaces another one starts with what the others serve
+        if self._source.main in self._served:
+            failure = None
         self.on_warm(failure)
         self._has_started.set()
         while failure is None:
@@ -334,22 +339,26 @@ class Versions:
                 await started.lifespan.aclose()
                 raise failure
         except Exception as error:  # noqa: BLE001  (the other versions are served in any case)
-            earlier = self._failed.get(version)
-            wait_s = self._retry_s if earlier is None else min(2 * earlier.wait_s, MOST_RETRY_S)
-            self._failed[version] = _Failure(str(error), wait_s, monotonic() + wait_s)
-            self.metrics.failed_versions.inc()
-            logger.error("version %s of %s is not served: %s", version, self._source.name, error)
+            self._note_failure(version, error)
             return False
         self._failed.pop(version, None)
         replaced = self._served.get(label)
         self._served[label] = started
-        if replaced is not None and replaced is self._main:
+        if label == self._source.main:
             self._main = started
         self.metrics.changes.inc()
         logger.warning("%s is now version %s", label, model.id)
         if replaced is not None:
             self._retire(replaced)
         return True
+
+    def _note_failure(self, version: str, error: Exception) -> None:
+        """Record why a version is not served, and when to try it again."""
+        earlier = self._failed.get(version)
+        wait_s = self._retry_s if earlier is None else min(2 * earlier.wait_s, MOST_RETRY_S)
+        self._failed[version] = _Failure(str(error), wait_s, monotonic() + wait_s)
+        self.metrics.failed_versions.inc()
+        logger.error("version %s of %s is not served: %s", version, self._source.name, error)
 
     def _retire(self, version: _Version) -> None:
         """Free a version when its last request has ended."""

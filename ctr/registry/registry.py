@@ -108,12 +108,7 @@ class Registry:
         versions = []
         for version, content in self._storage.versions().items():
             names = tuple(sorted(name for name, entry in labels.items() if entry.version == version))
-            try:
-                versions.append(Version(version, orjson.loads(content), names))
-            except orjson.JSONDecodeError:
-                raise ModelError(
-                    f"{self.place}: the {_MANIFEST} of version {version} is damaged; remove that version."
-                ) from None
+            versions.append(Version(version, self._manifest(version, content), names))
         return sorted(versions, key=lambda version: (version.created, version.id), reverse=True)
 
     def publish(self, model: Path, labels: Sequence[str] = ()) -> str:
@@ -199,8 +194,17 @@ class Registry:
         content = self._storage.versions().get(version)
         if content is None:
             raise ModelError(f"{self.place}: there is no version {version}; was it removed?")
-        files = [name for name in orjson.loads(content).get("sha256", {}) if name != _STATE]
+        files = [name for name in self._manifest(version, content).get("sha256", {}) if name != _STATE]
         return load_model(self._storage.fetched(version, [*files, _MANIFEST]))
+
+    def _manifest(self, version: str, content: bytes) -> dict[str, Any]:
+        try:
+            manifest: dict[str, Any] = orjson.loads(content)
+        except orjson.JSONDecodeError:
+            raise ModelError(
+                f"{self.place}: the {_MANIFEST} of version {version} is damaged; remove that version."
+            ) from None
+        return manifest
 
     def _change(self, label: str, change: Callable[[LabelEntry | None], LabelEntry]) -> LabelEntry:
         with self._storage.locked():

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +25,7 @@ from ctr.api.operations.sources import FolderSource, ModelSource, RegistrySource
 from ctr.api.operations.versions import Versions
 from ctr.errors import CtrError
 from ctr.model import Model, load_model
+from ctr.model.examples import Examples
 from ctr.registry import Registry
 from tests.api.running import Running, run_server
 from tests.api.test_server import server_process
@@ -175,6 +177,35 @@ def test_a_version_that_was_away_is_tried_as_soon_as_it_is_back(
         (place.with_name("away") / "away").rename(place.with_name("away") / "versions")
         place.with_name("away").rename(place)
         until(lambda: answered(running.client) == version)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "manifest.json"])
+def test_a_server_starts_with_the_version_before_a_torn_one(
+    registry: Registry, models: list[Path], name: str
+) -> None:
+    version = registry.publish(models[1], ["stable"])
+    torn = Path(registry.place, "versions", version, name)
+    replace_file(torn, torn.read_bytes()[:-9])
+    with server_process("--registry", registry.place) as (process, line):
+        assert httpx.get(f"{line.split()[-1]}/readyz").json()["model"] == load_model(models[0]).id
+        assert f"version {version} of {registry.place} is not served" in process.said
+        assert name in process.said
+
+
+def test_a_server_starts_with_the_version_before_one_that_predicts_otherwise(
+    registry: Registry, models: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    version = registry.publish(models[1], ["stable"])
+
+    class Otherwise(RegistrySource):
+        def load(self, name: str) -> Model:
+            model = super().load(name)
+            return replace(model, examples=Examples(ROWS, [0.5, 0.5])) if name == version else model
+
+    with run_server(versions_of(Otherwise(registry.place, ["stable"]))) as running:
+        assert answered(running.client) == load_model(models[0]).id
+        assert running.client.get("/v1/models").json()["failed"] == [version]
+    assert f"version {version} of {registry.place} is not served" in caplog.text
 
 
 def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) -> None:
