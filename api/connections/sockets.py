@@ -90,6 +90,7 @@ def listen_unix(path: Path) -> socket.socket:
                 raise CtrError(f"{path}: another server listens there; give another path with --socket")
             path.unlink()
         listener.bind(str(path))
+        path.chmod(0o666)  # a proxy may run as another user
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

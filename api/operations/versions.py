@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from random import random
+from random import randbytes, random
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -237,7 +237,8 @@ class Versions:
             return self._main
         key = next((value for name, value in scope["headers"] if name == KEY), None)
         if key is None:
-            key = repr(scope.get("client")).encode()
+            client = scope.get("client")  # absent behind a Unix socket
+            key = repr(client).encode() if client else randbytes(4)
         return canary if crc32(key) < self._share * 2**32 else self._main
 
     async def _live(self, receive: Receive, send: Send) -> None:

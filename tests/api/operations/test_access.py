@@ -182,11 +182,25 @@ def test_tls(model_dir: Path, certificates: Certificates, cli: Cli, tmp_path: Pa
     assert "--tls-key belongs to a certificate: give --tls-cert" in ended.err
 
 
+def test_requests_through_a_unix_socket_are_drawn_for_the_canary(
+    registry: Registry, models: list[Path], tmp_path: Path
+) -> None:
+    registry.publish(models[1], ["canary"])
+    path = tmp_path / "ctr.sock"
+    with (
+        server_process("--registry", registry.place, "--canary", "50%", "--socket", path),
+        httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ctr") as client,
+    ):
+        versions = [answered(client) for _ in range(40)]
+        assert 5 < versions.count(load_model(models[1]).id) < 35
+
+
 def test_a_unix_socket(model_dir: Path, cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "ctr.sock"
     for _ in range(2):  # the second finds what a killed one has left
         with server_process(model_dir, "--socket", path) as (process, line):
             assert line.endswith(f" on unix:{path}\n")
+            assert stat.S_IMODE(path.stat().st_mode) == 0o666, "a proxy may run as another user"
             with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ctr") as client:
                 assert client.post("/v1/predict", json=ROWS).status_code == 200
             ended = cli("serve", "--model", model_dir, "--socket", path)
