@@ -18,9 +18,9 @@ from ctr.api.open_inference_schema import (
     ServerMetadata,
     infer_body,
 )
-from ctr.api.requests import OUTPUT, RequestError, read_body, read_infer
+from ctr.api.requests import OUTPUT, RequestError, read_infer
 from ctr.api.service import Service, json_response
-from ctr.errors import DataError, StoreError
+from ctr.errors import DataError
 from ctr.model import Model
 
 NAME = "ctr"
@@ -120,24 +120,33 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
     )
     async def infer(request: Request) -> Response:
         """One probability per row. The inputs are the columns, as JSON or as bytes after the JSON."""
+
+        def act(body: bytes, most: int | None) -> bytes:
+            rows, id_ = read_infer(body, header_bytes)
+            predictions = orjson.loads(service.predict(rows, most))["predictions"]
+            output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
+            head = {} if id_ is None else {"id": id_}
+            return orjson.dumps({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
+
         try:
             service.check_ready()
-            size = request.headers.get(_HEADER_BYTES)
-            if size is not None and not (size.isdecimal() and len(size) <= _MOST_DIGITS):
-                raise RequestError(422, f"{_HEADER_BYTES} is {size!r:.80}: send a number")
-            body = await read_body(request, service.limits.of_body, service.limits.body_s)
-            rows, id_ = read_infer(body, None if size is None else int(size))
-            answer = orjson.loads(await service.answer(rows))
+            header_bytes = _header_bytes(request)
+            answer = await service.answer(request, act, service.limits.of_body)
         except RequestError as error:
             return _error(error.status, error.detail)
         except DataError as error:
             return _error(422, str(error))
-        except StoreError as error:
-            return _error(503, str(error))
-        predictions = answer["predictions"]
-        output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
-        head = {} if id_ is None else {"id": id_}
-        return json_response({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})
+        return Response(answer, media_type="application/json")
+
+
+def _header_bytes(request: Request) -> int | None:
+    """The number of JSON bytes at the start of the body; None: all."""
+    size = request.headers.get(_HEADER_BYTES)
+    if size is None:
+        return None
+    if not (size.isdecimal() and len(size) <= _MOST_DIGITS):
+        raise RequestError(422, f"{_HEADER_BYTES} is {size!r:.80}: send a number")
+    return int(size)
 
 
 def _add_unknown(router: APIRouter, model_id: str) -> None:

@@ -24,6 +24,7 @@ from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import Drift, ServingMetrics
 from ctr.api.requests import (
     ARROW,
+    ByteLimit,
     JsonRows,
     Limits,
     RequestError,
@@ -214,11 +215,6 @@ class Service:
 
         return await self.respond(request, act, in_thread=True, is_arrow=True)
 
-    async def answer(self, body: bytes) -> bytes:
-        """The predictions for JSON rows. Raises `RequestError`, DataError and StoreError."""
-        async with self._large_body() if len(body) > INLINE_BYTES else nullcontext():
-            return await self._answer(body, self.predict, in_thread=False)
-
     async def respond(
         self, request: Request, act: Act, *, in_thread: bool = False, is_arrow: bool = False
     ) -> Response:
@@ -232,22 +228,27 @@ class Service:
             def act(body: bytes, most: int | None = None) -> bytes:
                 return act_on_plain(decompressed(body, limit), most)
 
-        is_large = int(request.headers.get("content-length", INLINE_BYTES + 1)) > INLINE_BYTES
         try:
-            async with self._large_body() if is_large else nullcontext():
-                body = await read_body(request, limit, limits.body_s)
-                content = await self._answer(body, act, in_thread=in_thread)
+            content = await self.answer(request, act, limit, in_thread=in_thread)
         except (RequestError, DataError):
             raise
-        except asyncio.CancelledError:  # uvicorn would log a traceback
-            raise RequestError(503, "the server stopped before it could answer the request") from None
-        except StoreError as error:
-            raise RequestError(503, str(error)) from None
         except Exception:
             # Answered here, because uvicorn would close a connection that the client still relies on.
             logger.exception("a request failed")
             return problem(500, "the server failed on this request; its log has the reason")
         return Response(content, media_type=ARROW[0] if is_arrow else "application/json")
+
+    async def answer(self, request: Request, act: Act, limit: ByteLimit, *, in_thread: bool = False) -> bytes:
+        """The result of `act` for the body of a request. Raises `RequestError` and DataError."""
+        is_large = int(request.headers.get("content-length", INLINE_BYTES + 1)) > INLINE_BYTES
+        try:
+            async with self._large_body() if is_large else nullcontext():
+                body = await read_body(request, limit, self.limits.body_s)
+                return await self._answer(body, act, in_thread=in_thread)
+        except asyncio.CancelledError:  # uvicorn would log a traceback
+            raise RequestError(503, "the server stopped before it could answer the request") from None
+        except StoreError as error:
+            raise RequestError(503, str(error)) from None
 
     @asynccontextmanager
     async def _large_body(self) -> AsyncIterator[None]:

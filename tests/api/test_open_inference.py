@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,8 +14,13 @@ import tritonclient.http as triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ctr.api.app import create_app
+from ctr.api.requests import Limits
+from ctr.api.service import INLINE_BYTES
 from ctr.model.model import Model
-from tests.api.running import Running
+from tests.api.running import Running, run_server
+from tests.api.test_app import Wrapped
+from tests.api.test_connection import LARGE
 
 ROWS = [{"city": "Köln", "age": "3", "price": 0.5}, {"city": "", "age": "17", "price": -2.0}]
 
@@ -169,6 +175,22 @@ def test_binary_data_that_is_none(client: httpx.Client) -> None:
     ):
         assert answer.status_code == 422
         assert problem in answer.json()["error"]
+
+
+def test_a_large_body_waits_its_turn_before_it_is_parsed(model: Model) -> None:
+    slow = Wrapped(model)
+    slow.gate.set()
+    limits = Limits(large_bodies=1, body_s=1)
+    with ThreadPoolExecutor(1) as pool, run_server(create_app(slow, limits=limits)) as running:
+        slow.gate.clear()
+        slow.entered.clear()
+        under_way = pool.submit(running.client.post, "/v1/predict", content=LARGE)
+        assert slow.entered.wait(10)
+        response = httpx.post(f"{running.url}/v2/models/ctr/infer", content=b"{".ljust(INLINE_BYTES + 1))
+        assert response.status_code == 503
+        assert "large requests" in response.json()["error"]
+        slow.gate.set()
+        assert under_way.result().status_code == 200
 
 
 def test_what_is_not_there(client: httpx.Client, model: Model) -> None:
