@@ -123,7 +123,7 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
 
         def act(body: bytes, most: int | None) -> bytes:
             rows, id_ = read_infer(body, header_bytes)
-            predictions = orjson.loads(service.predict(rows, most))["predictions"]
+            predictions = orjson.loads(service.predict(rows, most, returns_ids=False))["predictions"]
             output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
             head = {} if id_ is None else {"id": id_}
             return orjson.dumps({"model_name": NAME, "model_version": model_id, **head, "outputs": [output]})

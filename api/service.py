@@ -291,15 +291,24 @@ class Service:
         # ends.
         del self.model, self._answers, self._rows, self._drift
 
-    def predict(self, body: bytes, most: int | None = None, details: frozenset[str] = frozenset()) -> bytes:
+    def predict(
+        self,
+        body: bytes,
+        most: int | None = None,
+        details: frozenset[str] = frozenset(),
+        *,
+        returns_ids: bool = True,
+    ) -> bytes:
         """The response body for JSON rows. Raises `RequestError` or DataError for malformed ones.
 
         `most`: raise MoreFeaturesError for more features. Rows are stored in the log, and get ids, if the
-        request asks for it, or if it does not say and was drawn.
+        request asks for it, or if it does not say and was drawn. `returns_ids`: whether the client gets these
+        ids; if not, it could report no clicks, so nothing is stored.
         """
         parsed: list[dict[str, Any]] | None = None
         keep = None
-        if self.log is not None and self._ready and ((asks := b'"log"' in body) or self.log.share):
+        can_log = returns_ids and self._ready
+        if self.log is not None and can_log and ((asks := b'"log"' in body) or self.log.share):
             require_brief(body, most)  # before the draw, which must happen once for each request
             drawn = self.log.is_drawn()
             if asks or drawn:

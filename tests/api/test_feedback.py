@@ -104,6 +104,16 @@ def test_a_column_that_is_called_log(tmp_path: Path) -> None:
         assert ["ids" in answer for answer in answers] == kept
 
 
+def test_rows_of_the_open_inference_protocol_are_not_kept(model: Model, tmp_path: Path) -> None:
+    """Its answers have no ids, so each row would count as not clicked."""
+    log = FeedbackLog(tmp_path / "log", 1.0)
+    with run_server(create_app(model, feedback=log)) as running:
+        city = {"name": "city", "datatype": "BYTES", "shape": [1], "data": ["Köln"]}
+        running.client.post("/v2/models/ctr/infer", json={"inputs": [city]}).raise_for_status()
+    log.close()
+    assert segments(tmp_path / "log", IMPRESSIONS) == []
+
+
 def test_a_large_request_is_drawn_once_too(model: Model, tmp_path: Path) -> None:
     """It is parsed in a thread."""
     log = FeedbackLog(tmp_path / "log", 0.5)
