@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import SpecError
 from ctr.features import lines, tables  # lazy: a reader is loaded with the first file of its format
-from ctr.features.inputs import InputFile
+from ctr.features.inputs import InputFile, SplitFile
 from ctr.features.readers.file_reader import FileReader
 from ctr.features.spec import FEATURES, FORMATS, LABEL, WEIGHT, FeatureSpec, Format, IndexField, NamedField
 from ctr.features.text import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET
@@ -89,7 +89,8 @@ def open_reader(
 
 def format_of(path: InputFile) -> Format | None:
     """The format of a file by its first bytes or its name; None: as the spec says, or delimited text."""
-    with closing(path.open()) as file:
+    whole = path.whole if isinstance(path, SplitFile) else path
+    with closing(whole.open()) as file:
         head = file.read(max(len(begin) for known in FORMATS.values() for begin in known.begins))
     ends = path.suffixes
     if ends and ends[-1] in COMPRESSED:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 from ctr.features.inputs import InputFile, SplitFile
-from ctr.features.readers.opening import format_of
+from ctr.features.readers.opening import format_of, open_reader
 from ctr.features.spec import FORMATS, FeatureSpec
-from ctr.features.text import is_compressed
+from ctr.features.text import BYTE_ORDER_MARK, is_compressed
 
 
 def file_splits(files: Sequence[InputFile], spec: FeatureSpec, split_bytes: int) -> list[list[InputFile]]:
@@ -27,6 +27,7 @@ def _splits_of(file: InputFile, spec: FeatureSpec, split_bytes: int) -> Iterator
         if of_file.name == "parquet":
             return _groups_of(file, split_bytes)
         if of_file.name != "arrow" and not spec.source.quote and not is_compressed(file):
+            open_reader(file, spec, "required").close()  # which looks at the first bytes, that splits lack
             header = of_file.name == "delimited" and spec.source.header
             return _lines_of(file, split_bytes, has_header=header)
     return iter([file])
@@ -48,16 +49,34 @@ def _groups_of(file: InputFile, split_bytes: int) -> Iterator[InputFile]:
 
 
 def _lines_of(file: InputFile, split_bytes: int, *, has_header: bool) -> Iterator[InputFile]:
+    with closing(_opened(file)) as opened:
+        header = _header(opened, has_header)
+        first, *others, end = _bounds(file, opened.tell(), split_bytes)
+        for at in others:
+            cut = _line_end(opened, at)
+            if cut is not None and cut > first:
+                yield SplitFile(file, lines=range(first, cut), header=header)
+                first = cut
+    yield SplitFile(file, lines=range(first, end), header=header)
+
+
+def _opened(file: InputFile) -> io.BufferedReader:
+    """To be read at any place."""
+    return io.BufferedReader(file.seekable()) if file.is_remote else file.open()
+
+
+def _header(opened: io.BufferedReader, has_header: bool) -> bytes:
+    """Read what comes before the rows, and return the header, if there is one."""
+    if opened.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+        opened.seek(0)
+    return opened.readline() if has_header else b""
+
+
+def _bounds(file: InputFile, first: int, split_bytes: int) -> list[int]:
+    """The ends of parts of about `split_bytes` of what comes from the byte `first` on."""
     count = -(-file.size // split_bytes)
-    with closing(io.BufferedReader(file.seekable()) if file.is_remote else file.open()) as opened:
-        header = opened.readline() if has_header else b""
-        first = len(header)
-        for number in range(1, count):
-            end = _line_end(opened, max(number * file.size // count, first))
-            if end is not None and end > first:
-                yield SplitFile(file, lines=range(first, end), header=header)
-                first = end
-    yield SplitFile(file, lines=range(first, file.size), header=header)
+    places = (number * file.size // count for number in range(1, count))
+    return [first, *(at for at in places if at > first), file.size]
 
 
 def _line_end(opened: io.BufferedReader, at: int) -> int | None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         scan_plain,
         scan_quoted,
     )
-    from ctr.features.text.text_file import READ_BYTES, Lines, TextFile
+    from ctr.features.text.text_file import BYTE_ORDER_MARK, READ_BYTES, Lines, TextFile
     from ctr.features.text.time_text import Times, expected_time, times_of
     from ctr.features.text.value_text import DIGITS_BELOW, is_decimal, text_of_json
 

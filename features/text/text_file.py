@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.inputs import InputFile
+from ctr.features.inputs import InputFile, SplitFile
 from ctr.features.text.file_kind import Stream, decompressed, require_text
 from ctr.features.text.scanner_kernels import PADDING, count_lines, last_line_end
 
 READ_BYTES = 1 << 20  # 1 MiB: about what the scanner can split before it leaves the second-level cache
 ROW_BYTES = 64 << 20  # 64 MiB
 _LINE_ENDS = b"\r\n"
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +76,22 @@ class TextFile:
         self._allocate(read_bytes)
         self._raw = path.open()
         self._stream: Stream = self._raw
+        is_part = isinstance(path, SplitFile)  # whose first bytes say nothing of the file
         try:
-            self._stream = decompressed(path, self._raw)
+            if not is_part:
+                self._stream = decompressed(path, self._raw)
             self._read()
-            require_text(path, self._text(0, self._filled), json=json)
+            if not is_part:
+                require_text(path, self._text(0, self._filled), json=json)
             if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
-            if self.is_last:
+            if self.is_last and not is_part:
                 require_text(path, self._text(0, self.end - 1), whole=True, json=json)
         except BaseException:
             self.close()
             raise
-        if self._text(self.begin, self.begin + len(_BYTE_ORDER_MARK)) == _BYTE_ORDER_MARK:
-            self.begin += len(_BYTE_ORDER_MARK)
+        if not is_part and self._text(self.begin, self.begin + len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK:
+            self.begin += len(BYTE_ORDER_MARK)
 
     def close(self) -> None:
         self._stream.close()

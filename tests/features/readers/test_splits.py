@@ -92,6 +92,22 @@ def test_row_groups_are_not_cut(tmp_path: Path) -> None:
     assert [RawSource(TABLES, [split]).count_rows() % 9 for split in splits[:-1]] == [0] * (len(splits) - 1)
 
 
+@pytest.mark.parametrize("begin", ["PAR1", "ORC", "ARROW1", "BZh", "<html", "\ufeff"])
+def test_the_rows_of_a_split_may_begin_as_other_kinds_of_files_do(tmp_path: Path, begin: str) -> None:
+    spec = parse_spec(WITHOUT_HEADER.to_yaml().replace("y, n, c", "c, y, n"), "spec")
+    assert WITHOUT_HEADER.to_yaml() != spec.to_yaml()
+    path = write(tmp_path / "a.csv", "some,1,5\n" + f"{begin},0,7\n" * 3)
+    splits = splits_of(path, spec, 10)
+    assert len(splits) > 1
+    assert rows_of(splits, spec) == rows_of(input_files([path]), spec)
+
+
+def test_what_is_no_text_is_not_cut(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "ORC" + csv_of(ROWS))
+    with pytest.raises(DataError, match="this is an ORC file"):
+        splits_of(path, WITHOUT_HEADER, 10)
+
+
 def test_quoted_and_compressed_text_is_one_split(tmp_path: Path) -> None:
     for name, spec in [("a.csv", SPEC), ("a.csv.gz", UNQUOTED)]:
         path = write(tmp_path / name, csv_of(ROWS))
