@@ -12,7 +12,7 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.features.readers.condition import RowChoice
     from ctr.features.readers.file_reader import SomeRowsPiece
-    from ctr.features.readers.splits import file_splits
+    from ctr.features.readers.splits import file_splits, follow_lines
 
 # Kernels that compare texts: a hashed data set needs none.
 __getattr__ = lazy_package(__name__, __file__)

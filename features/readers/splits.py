@@ -3,33 +3,107 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from ctr.features.inputs import InputFile, SplitFile
 from ctr.features.readers.opening import format_of, open_reader
 from ctr.features.spec import FORMATS, FeatureSpec
-from ctr.features.text import BYTE_ORDER_MARK, is_compressed
+from ctr.features.text import (
+    BYTE_ORDER_MARK,
+    QUOTE_STATES,
+    READ_BYTES,
+    ROW,
+    follow_quotes,
+    is_compressed,
+    quote_steps,
+)
 
 
-def file_splits(files: Sequence[InputFile], spec: FeatureSpec, split_bytes: int) -> list[list[InputFile]]:
+@dataclass(frozen=True, slots=True)
+class FollowedLines:
+    """A piece of a text, for each state in which it may begin (see `follow_quotes`)."""
+
+    states: Sequence[int]
+    """The state at its end."""
+    rows: Sequence[int]
+    """The first of its bytes before which the text can be cut; -1 if there is none."""
+
+
+def file_splits(
+    files: Sequence[InputFile],
+    spec: FeatureSpec,
+    split_bytes: int,
+    follow: Callable[[Sequence[InputFile]], Sequence[FollowedLines]],
+) -> list[list[InputFile]]:
     """Of each file, its splits in the order of their rows, of about `split_bytes` or as it has to be.
 
-    Uncompressed text is cut behind lines, unless cells in quotes may hold line ends, and Parquet between row
-    groups. Compressed text and Arrow files are read by one task each. Raises DataError.
+    Uncompressed text is cut between rows, and Parquet between row groups. Compressed text and Arrow files are
+    read by one task each. If cells in quotes may hold line ends, `follow` has to run `follow_lines` for each
+    of some pieces. Raises DataError.
     """
-    return [list(_splits_of(file, spec, split_bytes)) for file in files]
+    by_file = [_splits_of(file, spec, split_bytes) for file in files]
+    quoted = [each for each in by_file if isinstance(each, _QuotedText)]
+    followed = iter(follow([piece for text in quoted for piece in text.pieces()]) if quoted else ())
+    return [list(each.splits(followed) if isinstance(each, _QuotedText) else each) for each in by_file]
 
 
-def _splits_of(file: InputFile, spec: FeatureSpec, split_bytes: int) -> Iterator[InputFile]:
+def follow_lines(delimiter: str, piece: InputFile) -> FollowedLines:
+    """Follow a piece of text from each state in which it may begin."""
+    steps, buffer = quote_steps(delimiter), np.empty(READ_BYTES, np.uint8)
+    states, rows = np.arange(QUOTE_STATES), np.full(QUOTE_STATES, -1)
+    at = 0
+    with closing(piece.open()) as opened:
+        while size := opened.readinto(buffer.data):
+            before = states.copy()
+            for state in set(before.tolist()):  # soon one or two
+                states[before == state], row = follow_quotes(buffer, size, state, steps)
+                if row >= 0:
+                    rows[(before == state) & (rows < 0)] = at + row
+            at += size
+    piece.require_unchanged()
+    return FollowedLines(states.tolist(), rows.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotedText:
+    """A text file whose cells may be in quotes."""
+
+    file: InputFile
+    header: bytes
+    bounds: Sequence[int]
+    """Of pieces of about the size of a split, from the first row to the end."""
+
+    def pieces(self) -> Iterator[InputFile]:
+        return (SplitFile(self.file, lines=range(*each)) for each in pairwise(self.bounds))
+
+    def splits(self, followed: Iterator[FollowedLines]) -> Iterator[InputFile]:
+        """The text, cut between rows; those of its pieces are next in `followed`."""
+        first, *others, end = self.bounds
+        state = next(followed).states[ROW]
+        cuts = [first]
+        for begin, piece in zip(others, followed, strict=False):
+            if piece.rows[state] >= 0:
+                cuts.append(begin + piece.rows[state])
+            state = piece.states[state]
+        for lines in pairwise([*cuts, end]):
+            yield SplitFile(self.file, lines=range(*lines), header=self.header)
+
+
+def _splits_of(file: InputFile, spec: FeatureSpec, split_bytes: int) -> Iterator[InputFile] | _QuotedText:
     of_file = format_of(file) or FORMATS[spec.source.format]
     if file.size > split_bytes and file.chosen_rows is None:
         if of_file.name == "parquet":
             return _groups_of(file, split_bytes)
-        if of_file.name != "arrow" and not spec.source.quote and not is_compressed(file):
+        if of_file.name != "arrow" and not is_compressed(file):
             open_reader(file, spec, "required").close()  # which looks at the first bytes, that splits lack
-            header = of_file.name == "delimited" and spec.source.header
-            return _lines_of(file, split_bytes, has_header=header)
+            delimited = of_file.name == "delimited"
+            cut = _quoted_text if delimited and spec.source.quote else _lines_of
+            return cut(file, split_bytes, has_header=delimited and spec.source.header)
     return iter([file])
 
 
@@ -58,6 +132,12 @@ def _lines_of(file: InputFile, split_bytes: int, *, has_header: bool) -> Iterato
                 yield SplitFile(file, lines=range(first, cut), header=header)
                 first = cut
     yield SplitFile(file, lines=range(first, end), header=header)
+
+
+def _quoted_text(file: InputFile, split_bytes: int, *, has_header: bool) -> _QuotedText:
+    with closing(_opened(file)) as opened:
+        header = _header(opened, has_header)
+        return _QuotedText(file, header, _bounds(file, opened.tell(), split_bytes))
 
 
 def _opened(file: InputFile) -> io.BufferedReader:

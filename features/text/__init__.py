@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ctr.features.text.file_kind import ARROW_FILE, ARROW_STREAM, COMPRESSED, PARQUET, is_compressed
     from ctr.features.text.hashing import hash_bytes
     from ctr.features.text.number_kernels import LOG_CELLS, log_cells
+    from ctr.features.text.quote_kernels import QUOTE_STATES, ROW, follow_quotes, quote_steps
     from ctr.features.text.scanner_kernels import (
         count_lines,
         count_quoted,

@@ -12,7 +12,7 @@ from ctr.engines import Engine
 from ctr.errors import CtrError, DataError, EngineError
 from ctr.features import FeatureSpec
 from ctr.features.inputs import FileState, InputFile
-from ctr.features.readers import file_splits
+from ctr.features.readers import file_splits, follow_lines
 from ctr.jit import kernel_digest
 from ctr.progress import progress
 
@@ -38,7 +38,14 @@ def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec
     size = sum(file.size for file in files)
     share = -(-size // (_PER_SLOT * engine.tasks_at_once))
     wanted = min(max(share, _LEAST_BYTES), _MOST_BYTES)
-    return file_splits(files, spec, wanted)
+    return file_splits(
+        files,
+        spec,
+        wanted,
+        lambda pieces: map_splits(
+            engine, follow_lines, [spec.source.delimiter] * len(pieces), pieces, "finding rows"
+        ),
+    )
 
 
 def map_splits(

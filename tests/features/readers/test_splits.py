@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from ctr.errors import DataError
 from ctr.features import SKIP
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw import RawSource
-from ctr.features.readers import file_splits
+from ctr.features.readers import file_splits, follow_lines
 from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from ctr.synth import write_click_log
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
@@ -31,12 +32,21 @@ WITHOUT_HEADER = parse_spec(
     f" {_FIELDS}}}",
     "headless",
 )
+QUOTED_WITHOUT_HEADER = parse_spec(
+    f"{{version: 1, source: {{format: delimited, header: false, columns: [y, n, c]}}, {_FIELDS}}}", "quoted"
+)
 TABLES = parse_spec(f"{{version: 1, source: {{format: parquet}}, {_FIELDS}}}", "tables")
 LINES = st.lists(st.sampled_from(["1,5,a", "0,7,bcdef", "1,,", "2,x,y", "", "0,3,ä"]), max_size=40)
+CELLS = st.sampled_from(
+    ["1", "v", "", '"', '""', '"x"', '"a,""b"""', '"\n"', '"\r\n1,2,x"', "1\r", "\r", "\n"]
+)
+GOOD = st.sampled_from(['1,5,"a\n0,1,b\n"', '0,"7",a', '0,"","""\n"""', "1,,\r", '1,2,"x"\r', ""])
+QUOTED = st.lists(GOOD | st.lists(CELLS, max_size=4).map(",".join), max_size=30)
 
 
 def splits_of(path: Path, spec: FeatureSpec, size: int) -> list[InputFile]:
-    (splits,) = file_splits(input_files([path]), spec, size)
+    follow = partial(follow_lines, spec.source.delimiter)
+    (splits,) = file_splits(input_files([path]), spec, size, lambda pieces: list(map(follow, pieces)))
     return [pickle.loads(pickle.dumps(split)) for split in splits]  # as they travel to tasks
 
 
@@ -69,6 +79,24 @@ def test_the_splits_of_a_text_file_have_its_rows_in_order(
 ) -> None:
     spec = UNQUOTED if header else WITHOUT_HEADER
     text = end.join([*(["y,n,c"] if header else []), "1,1,first", *lines]) + (end if last else "")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.csv")
+        path.write_bytes(text.encode())
+        assert rows_of(splits_of(path, spec, size), spec) == rows_of(input_files([path]), spec)
+
+
+@given(
+    rows=QUOTED,
+    end=st.sampled_from(["\n", "\r\n"]),
+    start=st.sampled_from(["y,n,c\n", "\ufeffy,n,c\n", "", "\ufeff"]),
+    size=st.integers(1, 90),
+)
+@pytest.mark.hypothesis
+def test_the_splits_of_a_quoted_file_have_its_rows_in_order(
+    rows: list[str], end: str, start: str, size: int
+) -> None:
+    spec = SPEC if "y" in start else QUOTED_WITHOUT_HEADER
+    text = start + "1,1,first\n" + end.join(rows)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_bytes(text.encode())
@@ -108,19 +136,22 @@ def test_what_is_no_text_is_not_cut(tmp_path: Path) -> None:
         splits_of(path, WITHOUT_HEADER, 10)
 
 
-def test_quoted_and_compressed_text_is_one_split(tmp_path: Path) -> None:
-    for name, spec in [("a.csv", SPEC), ("a.csv.gz", UNQUOTED)]:
-        path = write(tmp_path / name, csv_of(ROWS))
+def test_compressed_text_is_one_split(tmp_path: Path) -> None:
+    for spec in (SPEC, UNQUOTED):
+        path = write(tmp_path / "a.csv.gz", csv_of(ROWS))
         assert len(splits_of(path, spec, 10)) == 1
 
 
-def test_a_bad_row_is_named_by_its_line_in_the_whole_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [UNQUOTED, SPEC])
+def test_a_bad_row_is_named_by_its_line_in_the_whole_file(tmp_path: Path, spec: FeatureSpec) -> None:
     lines = csv_of(ROWS).splitlines()
     lines[80] = "1,number,x"
+    if spec is SPEC:
+        lines[40:42] = ['1,1,"two', 'lines"']
     path = write(tmp_path / "a.csv", "\n".join(lines) + "\n")
-    *_, last = splits_of(path, UNQUOTED, path.stat().st_size // 2)
+    *_, last = splits_of(path, spec, path.stat().st_size // 2)
     with pytest.raises(DataError, match=rf"^{path}:81: column 'n'"):
-        list(RawSource(UNQUOTED, [last]).batches(10))
+        list(RawSource(spec, [last]).batches(10))
 
 
 def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ctr.features.text.quote_kernels import QUOTE_STATES, ROW, follow_quotes, quote_steps
 from ctr.features.text.scanner_kernels import (
     OPEN_QUOTE,
     PADDING,
@@ -211,3 +212,36 @@ def test_lines_are_counted_unless_a_cell_begins_with_a_quote(text: bytes, before
 def test_quotes_inside_cells_are_plain_text(text: bytes, layout: tuple[int, list[int]], rows: int) -> None:
     text = re.sub(rb'(?<![^,\n])"+', b"", text)
     assert quoted(text, *layout, rows) == plain(text, *layout, rows, delimiter=b",")
+
+
+@given(
+    lines_of(',,\n\n\r1é""""'),
+    lines_of(',\n\r1""'),
+    st.sampled_from(",\t1"),
+    st.integers(0, QUOTE_STATES - 1),
+)
+def test_quotes_are_followed_as_they_are_read(
+    before: bytes, text: bytes, delimiter: str, any_state: int
+) -> None:
+    steps = quote_steps(delimiter)
+
+    def follow(text: bytes, state: int) -> tuple[int, int]:
+        state, row = follow_quotes(np.frombuffer(text, np.uint8), len(text), state, steps)
+        return int(state), int(row)
+
+    both = before + text
+    at, starts, has_text = 0, [], False
+    for row in split_quoted(both, delimiter.encode()):
+        begins_with_text = row.raw[0] not in b"\r\n"
+        if has_text and begins_with_text:
+            starts.append(at)
+        has_text = row.raw.strip(b"\r\n") != b""
+        at += len(row.raw)
+    state, first = follow(before, ROW)
+    end, second = follow(text, state)
+    place = len(before)
+    assert first == next((start for start in starts if start < place), -1)
+    assert second == next((start - place for start in starts if start >= place), -1)
+    assert end == follow(both, ROW)[0]
+    half = len(text) // 2
+    assert follow(text[half:], follow(text[:half], any_state)[0])[0] == follow(text, any_state)[0]

@@ -11,6 +11,7 @@ import pytest
 
 from ctr.features import DatasetSource
 from ctr.features.dataset import manifest_of
+from ctr.jobs.splits import tasks
 from tests.command_line import Cli
 from tests.ctr.datasets import rows_of_dataset
 
@@ -24,18 +25,21 @@ fields:
 - {name: c, type: category, min_count: 3}
 crosses: [n * c]
 """
+NAMES = ["v0", "v1", "v2", "v3", '"v""4"', '"v\n5"', '"v,6"', '"\n1,1,1,v7\n"', '"v8"']
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, list[Path]]:
-    """A spec, and files in which a few rows are bad."""
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Path]]:
+    """A spec, and files in which a few rows are bad, and many have several lines."""
+    monkeypatch.setattr(tasks, "_LEAST_BYTES", 2_000)
+    monkeypatch.setattr(tasks, "_MOST_BYTES", 2_000)
     generator = np.random.default_rng(1)
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
     paths = [tmp_path / name for name in ("a.csv", "b.csv.gz", "c.csv")]
     for number, path in enumerate(paths):
         clicks, numbers, values = (generator.integers(0, most, 400).tolist() for most in (2, 99, 9))
-        rows = [f"{y},{1 + number},{n},v{c}" for y, n, c in zip(clicks, numbers, values, strict=True)]
+        rows = [f"{y},{1 + number},{n},{NAMES[c]}" for y, n, c in zip(clicks, numbers, values, strict=True)]
         if number != 1:
             rows[7 + number] = "1,1,x,v1"
             rows[300] = "1,1"
@@ -61,9 +65,9 @@ def test_the_data_set_is_that_of_one_process(
         facts[name] = build(cli, spec, paths, out, *quarantine, "--holdout-out", held_out, *words)
         facts[name] = {key: facts[name][key] for key in ("examples", "positives", "bad_rows", "holdout")}
     assert facts["one"] == facts["tasks"]
-    for one, tasks in [("one", "tasks"), ("one-out", "tasks-out")]:
-        assert rows_of_dataset(tmp_path / one) == rows_of_dataset(tmp_path / tasks)
-        before, after = (manifest_of(tmp_path / name) for name in (one, tasks))
+    for one, apart in [("one", "tasks"), ("one-out", "tasks-out")]:
+        assert rows_of_dataset(tmp_path / one) == rows_of_dataset(tmp_path / apart)
+        before, after = (manifest_of(tmp_path / name) for name in (one, apart))
         assert before.spec_fingerprint == after.spec_fingerprint
         assert before.raw_files == after.raw_files
     assert (tmp_path / "one.bad-rows").read_bytes() == (tmp_path / "tasks.bad-rows").read_bytes()
@@ -78,7 +82,8 @@ def test_a_bad_row_ends_the_build_by_file_and_line(
     spec, paths = files
     done = cli("features", "build", "--spec", spec, *paths, "--out", tmp_path / "x", "--engine", "processes")
     assert done.code == 1
-    assert f"error: {paths[0]}:9: column 'n'" in done.err
+    line = paths[0].read_text().splitlines().index("1,1,x,v1") + 1
+    assert f"error: {paths[0]}:{line}: column 'n'" in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "x").exists()
     assert not list(tmp_path.glob(".*"))
