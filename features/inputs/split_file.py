@@ -39,6 +39,11 @@ class SplitFile(InputFile):
         return str(self.whole)
 
     @property
+    def state(self) -> FileState:
+        """That of the file, from before it was cut."""
+        return self.whole.state
+
+    @property
     def size(self) -> int:
         return self.whole.size if self._lines is None else len(self._header) + len(self._lines)
 

@@ -164,6 +164,15 @@ def test_a_file_that_has_changed_is_refused(tmp_path: Path) -> None:
         again.require_same_content(before)
 
 
+def test_a_file_that_changes_after_it_was_cut_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", csv_of(ROWS))
+    (whole,) = input_files([path])
+    ((split, *_),) = file_splits([whole], UNQUOTED, 100, list)
+    path.write_text(csv_of(ROWS[::-1]) + "1,1,late\n")
+    with pytest.raises(DataError, match=r"it has grown .* since the job began"):
+        pickle.loads(pickle.dumps(split)).require_same_content(split.state)
+
+
 def test_criteo_rows_in_splits(tmp_path: Path) -> None:
     click_file = tmp_path / "clicks.tsv"
     write_click_log(click_file, 3_000, seed=5)
