@@ -61,7 +61,8 @@ class MlflowTracker:
             if summary[part] is not None
             for name in _METRICS
         }
-        metrics |= {name: summary[name] for name in ("examples", "examples_per_second", "peak_memory_mb")}
+        figures = ("examples", "examples_per_second", "peak_memory_mb")  # the last is of a command alone
+        metrics |= {name: summary[name] for name in figures if name in summary}
         try:
             with self._mlflow.start_run(run_name=summary["model"]) as run:
                 self._mlflow.log_params(settings)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import ctr
 from tests.command_line import Cli, Finished
 
 Train = Callable[..., Finished]
@@ -91,6 +92,9 @@ def test_mlflow_takes_settings_and_metrics(
     assert run.data.metrics["holdout_logloss"] > 0
     assert run.data.tags["model"] in ran.out
     assert len(client.get_metric_history(run.info.run_id, "progressive_logloss")) == 1
+    of_program = ctr.train(tmp_path / "log.csv", tmp_path / "spec.yaml", track=["mlflow"], alpha=0.5)
+    kept = client.search_runs([run.info.experiment_id], f"tags.model = '{of_program.id}'")
+    assert [each.data.params["alpha"] for each in kept] == ["0.5"]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     (tmp_path / "model").rename(tmp_path / "first")
     refused = train("--track", "mlflow")
