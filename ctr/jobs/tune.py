@@ -194,7 +194,7 @@ def tuned(
     job = job.with_optimizer(name, tuned.best.settings).with_values(
         spec=job.spec if isinstance(source, DatasetSource) else source.spec,  # what it learns, it has learnt
         epochs=tuned.best.judged.best_pass,
-        scale=tuned.best.scales,
+        scale={**job.scale, **tuned.best.scales},
         search=tuned.facts,
     )
     return job, tuned

@@ -105,7 +105,7 @@ class Hashing:
     def _of_whole(self, spec: FeatureSpec, name: str, scaled: bool) -> Examples:
         """All rows as one data set for all folds."""
         if isinstance(self.source, DatasetSource):
-            return Examples.of([DatasetSource(self.source.name, with_fields=scaled)], self.plan.end)
+            return Examples.of([self.source.with_fields() if scaled else self.source], self.plan.end)
         source = self.source
         if self.raw is not None:
             source = self.raw.open(spec if name != "0" else source.spec, self.raw.choice, with_fields=scaled)

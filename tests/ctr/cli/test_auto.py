@@ -155,6 +155,15 @@ def test_scales_are_of_a_spec_and_become_part_of_it(
     assert ctr.load_model(model).id == ctr.load_model(again).id
 
 
+def test_the_search_learns_with_the_scales_of_its_job(log: Path, hashed: Path) -> None:
+    settings = {"auto": True, "scale": {"site": 2.5}}
+    of_raw, of_hashed = ctr.train(log, SPEC, **settings), ctr.train(hashed, **settings)
+    assert of_hashed.spec.scales == {"site": 2.5}
+    assert of_hashed.id == of_raw.id
+    losses = [each.manifest["training"]["auto"]["logloss"] for each in (of_raw, of_hashed)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
 def test_workers_through_redis_read_a_hashed_data_set_by_the_scales_of_their_job(
     hashed: Path, tmp_path: Path
 ) -> None:
