@@ -1,4 +1,7 @@
-"""All exceptions, and how messages name settings. It imports nothing of ours, so any module may import it."""
+"""All exceptions, the warnings, and how messages name settings.
+
+It imports nothing of ours, so any module may import it.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,10 @@ class ModelError(CtrError):
 
 class SettingError(ModelError):
     """A setting is unknown, has an invalid value, or cannot be combined with another one."""
+
+
+class CtrWarning(UserWarning):
+    """What a job of a Python program found that its user should know: commands print it as `warning: …`."""
 
 
 class _Naming:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr.errors import DataError
+from ctr.errors import CtrWarning, DataError
 from ctr.features.spec import FeatureSpec, TimeField, columns_of
 from ctr.features.tables.column_text import is_list
 from ctr.features.text import DIGITS_BELOW
@@ -36,6 +36,7 @@ def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str]
                 f"the table: column {name!r} has the type {kind}, but its field is a category, and categories"
                 f" are texts: those in a file may be written differently (00007 for 7). Read files with"
                 f" ctr.read(path, spec), or make the column text.",
+                CtrWarning,
                 stacklevel=2,
             )
 

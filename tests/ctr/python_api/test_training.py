@@ -15,7 +15,7 @@ from pyarrow import csv
 
 import ctr
 import ctr.python_api.training
-from ctr.errors import DataError, ModelError, SettingError, SpecError
+from ctr.errors import CtrWarning, DataError, ModelError, SettingError, SpecError
 from tests.command_line import Cli
 
 SPEC = """
@@ -145,6 +145,18 @@ def test_wrong_data_and_settings(log: Path) -> None:
         ctr.train(odd, SPEC)
     with pytest.raises(DataError, match="no row"):
         ctr.train(pa.table({"click": pa.array([], pa.int64()), "site": [], "price": []}), SPEC)
+
+
+def test_what_the_command_warns_of_is_a_warning_of_the_caller_once(log: Path) -> None:
+    rows = pd.read_csv(log)
+    rows["told"] = rows["click"].map({0: "no", 1: "yes"})
+    spec = SPEC.replace("crosses:", "  - {name: told, type: category}\ncrosses:")
+    with pytest.warns(CtrWarning) as given:
+        ctr.train(rows.sort_values("click"), spec, auto=True)
+    assert [each.filename for each in given] == [__file__] * 2
+    in_order, too_good = (str(each.message) for each in given)
+    assert in_order.startswith("the rows look sorted")
+    assert too_good.startswith("an AUC of 1.00000 on the rows of training is too good")
 
 
 def test_the_example_in_the_docstring() -> None:
