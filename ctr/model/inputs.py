@@ -18,11 +18,11 @@ TABLE = "table.arrow"
 
 
 @contextmanager
-def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[str]]:
+def inputs_of(data: object, *specs: FeatureSpec | None) -> Iterator[list[str]]:
     """Yield paths of `data`: a path, folder, pattern or URI, a list of those, or a table (see `table_of`).
 
     A table is written to a temporary file for the duration of the block, so that it is read like other files,
-    in bounded memory. `spec`, with which it will be read, has its types checked; see `check_categories`.
+    in bounded memory. Its types are checked for `specs`, with which it will be read; see `check_categories`.
     Raises DataError for other data, and if the disk has no space for the file.
     """
     data = table_of(data)
@@ -41,7 +41,7 @@ def inputs_of(data: object, spec: FeatureSpec | None = None) -> Iterator[list[st
                         writer.write_batch(batch)
             except (OSError, pa.ArrowException) as error:
                 raise DataError(f"the table: it cannot be written to {folder} ({error}).") from None
-            if spec is not None:
+            for spec in filter(None, specs):
                 with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as written:
                     check_categories(written.read_all(), spec)
             try:

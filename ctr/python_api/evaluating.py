@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ctr.errors import ModelError
+from ctr.errors import CtrWarning, ModelError
+from ctr.features import ExampleSource, RawSource
 from ctr.jobs import Evaluation, evaluate_models
-from ctr.model import Model, inputs_of, load_model
+from ctr.model import Model, inputs_of, load_model, paths_of
 from ctr.outputs import printable
 from ctr.pages import EvaluatedModel, require_report, write_report
 from ctr.settings import EvaluateJob, taking
@@ -29,7 +31,7 @@ def evaluate(model: Model | str | Path, data: object, **settings: Any) -> Evalua
     >>> evaluation.summary.examples, len(evaluation.slices["site"].by_value) > 1
     (2000, True)
     """
-    return compare([model], data, **settings)[0]
+    return _evaluations([model], data, settings)[0]
 
 
 @taking(EvaluateJob, but=_OWN)
@@ -40,11 +42,7 @@ def compare(models: Sequence[Model | str | Path], data: object, **settings: Any)
     """
     if not models:
         raise ModelError("there is no model to evaluate: give one or more.")
-    loaded = [each if isinstance(each, Model) else load_model(each) for each in models]
-    folders = [Path(str(number)) for number in range(len(loaded))]
-    with inputs_of(data) as inputs:
-        values = {"inputs": inputs, "model": folders, **EvaluateJob.checked(settings)}
-        return evaluate_models(loaded, EvaluateJob(**values))
+    return _evaluations(models, data, settings)
 
 
 def report(
@@ -72,3 +70,23 @@ def report(
         for each in evaluations
     ]
     write_report(Path(file), models, evaluations[0].inputs)
+
+
+def _evaluations(
+    models: Sequence[Model | str | Path], data: object, settings: Mapping[str, Any]
+) -> list[Evaluation]:
+    """Evaluate models on the same rows; warnings have the place that called this one's caller."""
+    loaded = [each if isinstance(each, Model) else load_model(each) for each in models]
+    folders = [Path(str(number)) for number in range(len(loaded))]
+    texts: list[str] = []
+
+    def look(source: ExampleSource) -> None:
+        if isinstance(source, RawSource) and paths_of(data) is not None:
+            texts.extend(source.layout_warnings())
+
+    with inputs_of(data, *(each.spec for each in loaded)) as inputs:
+        values = {"inputs": inputs, "model": folders, **EvaluateJob.checked(settings)}
+        evaluations = evaluate_models(loaded, EvaluateJob(**values), look)
+    for text in texts:
+        warnings.warn(text, CtrWarning, stacklevel=3)
+    return evaluations

@@ -14,7 +14,7 @@ from pyarrow import csv, feather, parquet
 
 import ctr
 import ctr.python_api.reading
-from ctr.errors import DataError, SpecError
+from ctr.errors import CtrWarning, DataError, SpecError
 from ctr.features import Pipeline
 from tests.command_line import Cli
 
@@ -73,7 +73,12 @@ def test_a_column_of_numbers_or_times_that_is_a_category_warns(log: Path) -> Non
         assert said[1].startswith("the table: column 'zip' has the type int64, but its field is a category")
         assert "ctr.read(path, spec)" in said[0]
     model = ctr.train(log, spec)
-    for use_model in (model.predict, model.evaluate, lambda rows: model.calibrate(rows, "platt")):
+    for use_model in (
+        model.predict,
+        model.evaluate,
+        lambda rows: model.calibrate(rows, "platt"),
+        lambda rows: ctr.evaluate(model, rows),
+    ):
         with pytest.warns(UserWarning, match="column '(zip|at)' has the type"):
             use_model(typed)
 
@@ -81,12 +86,18 @@ def test_a_column_of_numbers_or_times_that_is_a_category_warns(log: Path) -> Non
 def test_fractions_as_categories_are_refused_as_in_json(log: Path) -> None:
     typed, rows = csv.read_csv(log), ctr.read(log, CSV)
     model = ctr.train(rows, CSV)
+    other = ctr.train(rows, CSV.replace("  - {name: rate, type: category}\n", ""))
     with pytest.raises(DataError, match=r"rows\[0\]\.rate: 0\.5 is a fraction"):
         model.predict([{"rate": 0.5}])
     message = r"the table: row \d+: column 'rate': 0\.5 is a fraction, or too large to be exact"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for use in (model.predict, model.evaluate, lambda rows: ctr.train(rows, CSV)):
+        for use in (
+            model.predict,
+            model.evaluate,
+            lambda rows: ctr.train(rows, CSV),
+            lambda rows: ctr.compare([other, model], rows),
+        ):
             with pytest.raises(DataError, match=message):
                 use(typed)
         tags = "{version: 1, source: {format: csv}, label: y, fields: [{name: t, type: list}]}"
@@ -117,6 +128,9 @@ def test_a_file_whose_floats_are_categories_warns_once(
         done = cli(*words)
         assert done.code == 0, done.err
         assert " ".join((done.out + done.err).split()).count(said) == 1
+    with pytest.warns(CtrWarning, match="column 'rate' has the type double") as given:
+        ctr.evaluate(tmp_path / "model", path)
+    assert [each.filename for each in given] == [__file__]
 
 
 def test_texts_and_numbers_of_number_fields_say_nothing(log: Path) -> None:
