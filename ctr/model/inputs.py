@@ -14,7 +14,8 @@ import pyarrow as pa
 from ctr.errors import CtrError, DataError
 from ctr.features import FeatureSpec, check_categories
 
-TABLE = "table.arrow"
+TABLE = "the table"
+"""What messages call a table, whatever file it is read from."""
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def inputs_of(data: object, *specs: FeatureSpec | None) -> Iterator[list[str]]:
         yield paths
     elif hasattr(data, "__arrow_c_stream__") and not isinstance(data, type):
         with tempfile.TemporaryDirectory(prefix="ctr-table-") as folder:
-            path = Path(folder, TABLE)
+            path = Path(folder, "table.arrow")
             try:
                 with (
                     pa.RecordBatchReader.from_stream(data) as reader,
@@ -40,14 +41,14 @@ def inputs_of(data: object, *specs: FeatureSpec | None) -> Iterator[list[str]]:
                     for batch in reader:
                         writer.write_batch(batch)
             except (OSError, pa.ArrowException) as error:
-                raise DataError(f"the table: it cannot be written to {folder} ({error}).") from None
+                raise DataError(f"{TABLE}: it cannot be written to {folder} ({error}).") from None
             for spec in filter(None, specs):
                 with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as written:
                     check_categories(written.read_all(), spec)
             try:
                 yield [str(path)]
-            except CtrError as error:  # about rows of the table, whatever file they were read from
-                error.args = tuple(str(each).replace(str(path), "the table") for each in error.args)
+            except CtrError as error:
+                error.args = tuple(str(each).replace(str(path), TABLE) for each in error.args)
                 raise
     else:
         raise DataError(

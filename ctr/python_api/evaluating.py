@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctr.errors import CtrWarning, ModelError
+from ctr.errors import CtrWarning, ModelError, SettingError, named
 from ctr.features import ExampleSource, RawSource
 from ctr.jobs import Evaluation, evaluate_models
-from ctr.model import Model, inputs_of, load_model, paths_of
+from ctr.model import TABLE, Model, inputs_of, load_model, paths_of
 from ctr.outputs import printable
 from ctr.pages import EvaluatedModel, require_report, write_report
 from ctr.settings import EvaluateJob, taking
@@ -78,10 +79,15 @@ def _evaluations(
     """Evaluate models on the same rows; warnings have the place that called this one's caller."""
     loaded = [each if isinstance(each, Model) else load_model(each) for each in models]
     folders = [Path(str(number)) for number in range(len(loaded))]
-    texts: list[str] = []
+    is_table, texts = paths_of(data) is None, list[str]()
+    if is_table and settings.get("on_bad_rows") == "quarantine":
+        raise SettingError(
+            f"{named('on_bad_rows', 'quarantine')} writes bad rows beside a file: for a table give "
+            f"{named('on_bad_rows', 'skip')}; the result has their number, and examples."
+        )
 
     def look(source: ExampleSource) -> None:
-        if isinstance(source, RawSource) and paths_of(data) is not None:
+        if isinstance(source, RawSource) and not is_table:
             texts.extend(source.layout_warnings())
 
     with inputs_of(data, *(each.spec for each in loaded)) as inputs:
@@ -89,4 +95,14 @@ def _evaluations(
         evaluations = evaluate_models(loaded, EvaluateJob(**values), look)
     for text in texts:
         warnings.warn(text, CtrWarning, stacklevel=3)
-    return evaluations
+    return [_of_table(each, inputs[0]) for each in evaluations] if is_table else evaluations
+
+
+def _of_table(evaluation: Evaluation, path: str) -> Evaluation:
+    """The evaluation, whose texts name the table, and not the temporary file that it was read from."""
+    return replace(
+        evaluation,
+        bad_rows=evaluation.bad_rows.renamed(path, TABLE),
+        warnings=[text.replace(path, TABLE) for text in evaluation.warnings],
+        inputs=[TABLE],
+    )

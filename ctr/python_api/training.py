@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ctr.errors import CtrWarning, SettingError
+from ctr.errors import CtrWarning, SettingError, named
 from ctr.features import FeatureSpec, load_spec, parse_spec, spec_of
 from ctr.features.inspect import draft_spec as draft
 from ctr.features.spec import is_shipped
@@ -123,6 +123,10 @@ def tune(
     has_name = isinstance(spec, str | Path) and (is_shipped(spec) or Path(spec).exists())
     if out is not None and job_spec is not None and not has_name:
         raise SettingError("out names the spec that settings belong to: give spec as a path or a name.")
+    if out is None and settings.get("on_bad_rows") == "quarantine":
+        raise SettingError(
+            f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the settings: give {named('out')}."
+        )
     with TemporaryDirectory() as scratch, inputs_of(data, job_spec) as inputs:
         file = Path(scratch, "settings.yaml") if out is None else Path(out)
         values = {"inputs": inputs, "spec": job_spec if out is None else spec, **TuneJob.checked(settings)}

@@ -118,6 +118,11 @@ class BadRows:
             self._met[start] = max(met, self._met.get(start, met))
         self._examples = list(dict.fromkeys([*self._examples, *other._examples]))[:_EXAMPLES]
 
+    def renamed(self, file: str, name: str) -> BadRows:
+        """The same, whose examples call a file by another name."""
+        examples = [text.replace(file, name) for text in self._examples]
+        return self.from_json({**self.to_json(), "examples": examples})
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values; `from_json` restores it."""
         return {

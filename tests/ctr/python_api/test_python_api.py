@@ -144,7 +144,13 @@ def test_models_are_evaluated_and_compared(
     bad = [*rows, {"click": 7, "site": "a", "price": 1.0}]
     with pytest.raises(DataError, match='use on_bad_rows="skip" or "quarantine"'):
         ctr.evaluate(model, bad)
-    assert ctr.evaluate(model, bad, on_bad_rows="skip").bad_rows.count == 1
+    skipped = ctr.evaluate(model, bad, on_bad_rows="skip")
+    assert (skipped.bad_rows.count, skipped.inputs) == (1, ["the table"])
+    assert skipped.bad_rows.examples[0].startswith("the table: row 1201: column 'click'")
+    with pytest.raises(SettingError, match=r'beside a file: for a table give on_bad_rows="skip"; the result'):
+        ctr.evaluate(model, bad, on_bad_rows="quarantine")
+    with pytest.raises(SettingError, match="beside the settings: give out"):
+        ctr.tune(bad, model.spec, on_bad_rows="quarantine")
     with pytest.raises(SettingError, match="there is no setting bye; is by meant"):
         ctr.evaluate(model, rows, bye=["site"])
     with pytest.raises(ModelError, match="no model to evaluate"):
