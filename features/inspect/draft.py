@@ -31,6 +31,7 @@ _LABELS = re.compile(
 _NAMES = re.compile(
     r"(^|_)(ids?|code|zip|ip|hash|type|cat|category|bin|os|device|app|channel|site|domain)($|_|\d)", re.I
 )
+_INDEX = re.compile(r"__index_level_\d+__")
 _TIME_FORMATS = (
     None,  # ISO 8601
     *(f"{day}{hour}" for day in ("%Y-%m-%d", "%Y/%m/%d", "%d.%m.%Y") for hour in (" %H:%M:%S", " %H:%M", "")),
@@ -149,6 +150,8 @@ def _label_of(where: str, columns: Sequence[_Column], label: str | None) -> str:
 
 
 def _useless(column: _Column, rows: int) -> str:
+    if _INDEX.fullmatch(column.name):
+        return "the index of a frame of pandas"
     if column.distinct <= 1:
         return "the same in every row" if column.distinct else "missing in every row"
     if column.present < _RARELY_PRESENT:

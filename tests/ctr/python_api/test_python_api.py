@@ -97,6 +97,12 @@ def test_without_a_spec_one_is_drafted_and_kept(model: ctr.Model, rows: list[dic
         ctr.train(rows, label="clicked")
 
 
+def test_the_index_of_a_frame_is_no_feature(rows: list[dict[str, object]]) -> None:
+    frame = pd.DataFrame(rows)
+    spec = ctr.draft_spec(pd.concat([frame[:600], frame[:600]]), label="click")
+    assert [field.name for field in spec.fields] == ["site", "price"]
+
+
 def test_a_model_says_what_it_is(model: ctr.Model, rows: list[dict[str, object]]) -> None:
     assert model.metrics["holdout"]["examples"] == 300
     assert model.metrics["progressive"]["examples"] == 900
