@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -106,6 +106,7 @@ def run_tune_job(
     place, of_best = job.inputs[0] if isinstance(job.spec, FeatureSpec | None) else job.spec, source.spec
     if suggestion is not None and tuned.best.crosses:
         place, of_best = job.crossed_spec, crossed[tuned.best.crosses]
+        tuned = replace(tuned, crossed=of_best)
         with replace_file(place) as partial:
             partial.write_text(suggestion.yaml(tuned.best.crosses), "utf-8")
     named_spec = NamedSpec.of(place, of_best.with_scales(tuned.best.scales), job.out)

@@ -117,7 +117,8 @@ def tune(
 
     `data` and `spec` as for `ctr.train`; `out`: a file to write the best settings to, for
     `ctr.train(data, settings=out)`. The result has `options`, for `ctr.train(data, spec, **tuned.options)`,
-    and all trials in `tried`. Raises SettingError, DataError and SpecError.
+    and all trials in `tried`. With `crosses`, the spec for `ctr.train` is `tuned.crossed`, unless that is
+    None. Raises SettingError, DataError and SpecError.
     """
     job_spec = None if spec is None else spec_of(spec)
     has_name = isinstance(spec, str | Path) and (is_shipped(spec) or Path(spec).exists())

@@ -44,6 +44,8 @@ class Tuned:
     """True if the rows come from a data set whose spec has learnt from all of them."""
     condition: str | None = None
     """The condition of the rows that trials are scored on; None: those at the end, or each fifth."""
+    crossed: FeatureSpec | None = None
+    """The spec with the crosses of the best trial; None: it has none."""
 
     @property
     def stopped(self) -> bool:

@@ -180,6 +180,20 @@ def test_settings_and_crosses_are_found(
     assert ctr.suggest(rows, model.spec).rows == 1_200
 
 
+def test_a_search_with_crosses_returns_the_spec_with_them() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(0, 2, (2, 4_000))
+    clicks = rng.random(4_000) < np.where(a == b, 0.1, 0.7)
+    rows = {"click": clicks.astype(int), "a": np.array(["x", "y"])[a], "b": np.array(["u", "v"])[b]}
+    spec = ctr.draft_spec(rows, label="click")
+    tuned = ctr.tune(rows, spec, crosses=1, trials=4, max_epochs=1)
+    assert tuned.crossed is not None
+    assert [cross.name for cross in tuned.crossed.crosses] == ["a * b"]
+    model = ctr.train(rows, tuned.crossed, **tuned.options, holdout_fraction=0.2)
+    assert model.metrics["holdout"]["auc"] > 0.7
+    assert ctr.tune(rows, spec, trials=2, max_epochs=1).crossed is None
+
+
 def test_a_report_is_written(model: ctr.Model, rows: list[dict[str, object]], tmp_path: Path) -> None:
     ctr.report(ctr.evaluate(model, rows, by=["site"]), tmp_path / "page.html", rows)
     assert model.id in (tmp_path / "page.html").read_text()
