@@ -19,7 +19,7 @@ from ctr.features.spec import is_shipped
 from ctr.jobs import require_classes, run, run_tune_job, tuned
 from ctr.learn import TrainProgress
 from ctr.model import Model, inputs_of, paths_of
-from ctr.settings import TrainJob, TuneJob, taking, with_file
+from ctr.settings import STREAM_ONLY, TrainJob, TuneJob, taking, with_file
 from ctr.tracking import open_trackers
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NOWHERE = Path("model")  # nothing is written
 
 
-@taking(TrainJob, but=("inputs", "spec", "model", "holdout"))
+@taking(TrainJob, but=("inputs", "spec", "model", "holdout", "stream", *STREAM_ONLY))
 def train(
     data: object,
     spec: str | Path | FeatureSpec | None = None,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Values,
         require_engine,
     )
-    from ctr.settings.train import TrainJob
+    from ctr.settings.train import STREAM_ONLY, TrainJob
     from ctr.settings.tune import TuneJob
 
 __getattr__ = lazy_package(__name__, __file__)

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 _OF_OPTIMIZERS = ("alpha", "beta", "l1", "l2", "iterations", "tolerance")
 _FILTERS = ("cache", "presence", "defer", "kkt")
+_ONLY_IN_REDIS = (
+    "checkpoint",
+    "checkpoint_every",
+    "resume",
+    "staleness",
+    "lease",
+    "stall_timeout",
+    *_FILTERS,
+)
 _IN_MANIFEST = (
     "epochs",
     "workers",
@@ -40,7 +49,7 @@ _NOT_WITH_AUTO = (
     "pos_weight",
     "engine",
 )
-_STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "max_evidence")
+STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "max_evidence")
 _NOT_WITH_STREAM = (
     "auto",
     "settings",
@@ -90,6 +99,11 @@ class TrainJob(TrainFields):
         """The settings of these names that are not None."""
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
+    def changed(self, names: Sequence[str]) -> list[str]:
+        """The settings of these names that do not have their defaults, as the user writes them."""
+        fields = type(self).model_fields
+        return [named(name) for name in names if getattr(self, name) != fields[name].default]
+
     @property
     def named_inputs(self) -> list[str]:
         """What the manifest calls the inputs."""
@@ -103,7 +117,7 @@ class TrainJob(TrainFields):
     @property
     def held_out(self) -> bool:
         """Whether there is a hold-out."""
-        return bool(self.holdout) or self.holdout_fraction is not None or self.holdout_where is not None
+        return bool(self.holdout or self.holdout_fraction or self.holdout_where)
 
     def rows(self, *, held_out: bool) -> RowChoice | None:
         """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
@@ -147,7 +161,7 @@ class TrainJob(TrainFields):
     def _go_together(self) -> Self:
         holdouts = ("holdout", "holdout_fraction", "holdout_where")
         one, other, last = map(named, holdouts)
-        if bool(self.holdout) + len(self.chosen(holdouts[1:])) > 1:
+        if sum(bool(getattr(self, name)) for name in holdouts) > 1:
             raise SettingError(f"give one of {one}, {other} and {last}.")
         if self.early_stopping and (self.epochs == 1 or not self.held_out):
             raise SettingError(
@@ -207,23 +221,17 @@ class TrainJob(TrainFields):
 
 def _require_stream_alone(job: TrainJob) -> None:
     """Raise SettingError for what does not go with a stream, and what goes with nothing else."""
-    defaults = type(job).model_fields
-    given = {name for name in _STREAM_ONLY if getattr(job, name) != defaults[name].default}
+    given = job.changed(STREAM_ONLY)
     if job.stream is None:
         if not job.inputs:
             raise SettingError(f"name the inputs to train on, or a stream with {named('stream')}.")
         if given:
-            raise SettingError(
-                f"{named(min(given))} is for a stream: give {named('stream')}, or leave it out."
-            )
+            raise SettingError(f"{given[0]} is for a stream: give {named('stream')}, or leave it out.")
         return
     if job.inputs:
         raise SettingError(f"{named('stream')} takes the place of inputs: leave these out.")
-    for name in _NOT_WITH_STREAM:
-        if getattr(job, name) != defaults[name].default:
-            raise SettingError(
-                f"{named(name)} is for inputs that have an end: leave it out with {named('stream')}."
-            )
+    for name in job.changed(_NOT_WITH_STREAM):
+        raise SettingError(f"{name} is for inputs that have an end: leave it out with {named('stream')}.")
     if job.store.startswith(("memory:", "embedded:")):
         raise SettingError(
             f"{named('stream')} trains in a store that servers and other workers reach: give "
@@ -239,7 +247,7 @@ def _require_one_reading(job: TrainJob) -> None:
     """Raise SettingError if standard input were to be read more than once."""
     if "-" not in [*job.inputs, *job.holdout]:
         return
-    again = job.epochs > 1 or job.holdout_fraction is not None or job.holdout_where is not None
+    again = job.epochs > 1 or bool(job.holdout_fraction or job.holdout_where)
     again = again or not job.in_memory or (job.calibrate is not None and "-" in job.holdout)
     if again or ("-" in job.inputs and "-" in job.holdout):
         raise SettingError(
@@ -250,13 +258,10 @@ def _require_one_reading(job: TrainJob) -> None:
 
 def _require_new_model(job: TrainJob) -> None:
     """Raise SettingError for what a search does not go with."""
-    defaults = type(job).model_fields
-    for name in _NOT_WITH_AUTO:
-        if getattr(job, name) != defaults[name].default:
-            raise SettingError(
-                f"{named('auto')} is for a new model of all rows, whose settings it chooses: leave out "
-                f"{named(name)}."
-            )
+    for name in job.changed(_NOT_WITH_AUTO):
+        raise SettingError(
+            f"{named('auto')} is for a new model of all rows, whose settings it chooses: leave out {name}."
+        )
     if job.optimizer not in (None, "ftrl"):
         raise SettingError(
             f"{named('auto')} finds settings of the optimizer ftrl, not of {job.optimizer}: leave out "
@@ -283,13 +288,26 @@ def _require_optimizer(job: TrainJob) -> None:
 
 
 def _require_redis(job: TrainJob) -> None:
-    """Raise SettingError for what needs the parameters in Redis, if they are in memory."""
-    only_in_redis = job.checkpoint or job.resume or job.filters
-    if job.in_memory and (only_in_redis or job.consistency not in (None, "bsp")):
+    """Raise SettingError for what has no effect with the job's store and consistency."""
+    given = job.changed(_ONLY_IN_REDIS)
+    if job.consistency in ("ssp", "asp"):
+        given.append(named("consistency", job.consistency))
+    if job.in_memory and given:
         raise SettingError(
-            f"{named('checkpoint')}, {named('resume')}, filters and {named('consistency')} ssp and asp need "
-            f"the parameters in Redis; add {named('store')}, such as "
+            f"{', '.join(given)}: only for parameters in Redis; add {named('store')}, such as "
             f"{named('store', 'embedded://?shards=1')}."
+        )
+    if job.changed(["staleness"]) and (job.consistency in ("bsp", "asp") or job.stream is not None):
+        raise SettingError(
+            f"{named('staleness')} is for {named('consistency', 'ssp')}: with the others, workers wait for "
+            "all or for none; leave it out."
+        )
+    if job.changed(["checkpoint_every"]) and job.checkpoint is None:
+        raise SettingError(f"{named('checkpoint_every')} is for {named('checkpoint')} DIR; name it.")
+    if job.kkt and not (job.l1 or job.auto or job.warm_start is not None):
+        raise SettingError(
+            f"{named('kkt')} logs weights that {named('l1')} keeps at zero: give {named('l1')}, or leave it "
+            "out."
         )
 
 

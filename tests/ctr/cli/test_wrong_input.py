@@ -31,6 +31,7 @@ fields:
   - {name: price, type: number, transform: log}
 """
 CSV = "click,site,price\n1,a,3\n0,b,4\n"
+REDIS = ["--store", "embedded://?shards=1"]
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +181,27 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
             "See `ctr train --help`.",
         ),
         (
-            ["train", "good.csv", "--model", "m", "--defer", 0.01],
-            "--checkpoint, --resume, filters and --consistency ssp and asp need the parameters in Redis; add "
-            "--store, such as --store embedded://?shards=1. See `ctr train --help`.",
+            ["train", "good.csv", "--model", "m", "--defer", 0.01, "--staleness", 3, "--lease", 5],
+            "--staleness, --lease, --defer: only for parameters in Redis; add --store, such as --store "
+            "embedded://?shards=1. See `ctr train --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", *REDIS, "--consistency", "asp", "--staleness", 0],
+            "--staleness is for --consistency ssp: with the others, workers wait for all or for none; leave "
+            "it out. See `ctr train --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", *REDIS, "--checkpoint-every", "5m"],
+            "--checkpoint-every is for --checkpoint DIR; name it. See `ctr train --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", *REDIS, "--kkt"],
+            "--kkt logs weights that --l1 keeps at zero: give --l1, or leave it out. See `ctr train --help`.",
+        ),
+        (
+            ["train", "good.csv", "--model", "m", "--calibrate", "platt", "--holdout-fraction", 0],
+            "--calibrate is fitted on a hold-out: give one of --holdout, --holdout-fraction and "
+            "--holdout-where. See `ctr train --help`.",
         ),
         (
             ["train", "good.csv", "--model", "m", "--store", "embedded://?shards=0"],

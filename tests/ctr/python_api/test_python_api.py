@@ -57,6 +57,7 @@ def test_a_function_has_all_settings_of_its_command() -> None:
     text = ctr.train.__doc__ or ""
     assert "forget: With warm_start: the share" in text
     assert "--" not in text
+    assert not {"stream", "publish_every", "max_evidence"} & set(parameters)
     assert {"by", "unweighted", "on_bad_rows"} <= set(inspect.signature(ctr.evaluate).parameters)
 
 
@@ -203,7 +204,7 @@ def test_a_job_through_redis_with_a_file_of_settings(
     rows: list[dict[str, object]], model: ctr.Model, tmp_path: Path, cli: Cli
 ) -> None:
     settings = tmp_path / "s.yaml"
-    settings.write_text("command: train\nversion: 1\noptions:\n  alpha: 0.3\n  checkpoint-every: 5m\n")
+    settings.write_text("command: train\nversion: 1\noptions:\n  alpha: 0.3\n  lease: 20\n")
     trained = ctr.train(
         rows,
         model.spec,
@@ -220,7 +221,7 @@ def test_a_job_through_redis_with_a_file_of_settings(
     settings.write_text("command: train\nversion: 1\noptions:\n  alpha: -1\n")
     with pytest.raises(SettingError, match=r"s.yaml:4: alpha is -1: give a number of at least 0"):
         ctr.train(rows, model.spec, settings=settings)
-    with pytest.raises(SettingError, match="checkpoint, resume, filters and consistency ssp and asp need"):
+    with pytest.raises(SettingError, match='consistency="ssp": only for parameters in Redis; add store'):
         ctr.train(rows, model.spec, consistency="ssp")
 
 
