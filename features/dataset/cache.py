@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,8 @@ CACHE_DIR, CACHE_GB = "CTR_CACHE_DIR", "CTR_CACHE_GB"
 """Environment variables: where the cache is, and how many GB (10**9 bytes) of parts it may hold."""
 
 _MOST_GB = 20.0
-_PARTS = "shard-*.arrow*"
+_PARTS = f"{'[0-9a-f]' * 24}/shard-*.arrow*"
+"""What may be removed: nothing that somebody else keeps in the same folder."""
 _BLOCK_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -31,6 +33,9 @@ class CachedFolder:
     Its small files are fetched when it is opened, a part when it is first read, or again after it had to make
     room for others. All processes of a machine share what is fetched. A part that is mapped stays readable
     when its file is removed. What arrives is compared with the checksums of the manifest.
+
+    Room is made first of data sets that nobody reads, next of this one, and last of those that others read:
+    one that was built again meanwhile cannot be fetched again.
     """
 
     def __init__(self, uri: str) -> None:
@@ -51,6 +56,9 @@ class CachedFolder:
                     with replace_folder(self.path) as folder:
                         for name, file in small.items():
                             (folder / name).write_bytes(_content(file))
+            used = os.open(self.path, os.O_RDONLY)
+            weakref.finalize(self, os.close, used)
+            fcntl.flock(used, fcntl.LOCK_SH)
         read_manifest(self.path, self.name)  # which says what is wrong with it
 
     def require_same(self) -> None:
@@ -100,21 +108,34 @@ class CachedFolder:
                 f" this machine may hold; raise {CACHE_GB}, which is {most / 1e9:g}."
             )
         with _locked(self._cache / ".lock"):
-            oldest_first = []
-            for path in self._cache.glob(f"*/{_PARTS}"):
+            parts = []
+            for path in self._cache.glob(_PARTS):
                 try:
                     stat = path.stat()
                 except FileNotFoundError:
                     continue  # a process that reads has just completed it
                 if path != draft:
-                    oldest_first.append((stat.st_mtime_ns, stat.st_size, path))
-            over = sum(size for _, size, _ in oldest_first) + part.bytes - most
-            for _, size, path in sorted(oldest_first):
+                    parts.append((self._priority(path.parent), stat.st_mtime_ns, stat.st_size, path))
+            over = sum(size for _, _, size, _ in parts) + part.bytes - most
+            for _, _, size, path in sorted(parts):
                 if over <= 0:
                     break
                 path.unlink(missing_ok=True)
                 over -= size
             os.posix_fallocate(target.fileno(), 0, part.bytes)
+
+    def _priority(self, folder: Path) -> int:
+        """How late parts of this folder are removed: see the class."""
+        if folder == self.path:
+            return 1
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return 0
+        except BlockingIOError:
+            return 2
+        finally:
+            os.close(handle)
 
 
 def cache_folder() -> Path:

@@ -126,6 +126,24 @@ def test_a_data_set_that_is_built_again_is_not_mixed_with_the_old_one(
     assert rows_of_dataset(URI) == rows_of_dataset(other)
 
 
+def test_a_data_set_that_was_built_again_is_kept_for_those_who_read_it(
+    local: Path, cache: Path, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, rows, other = DatasetSource(URI), rows_of_dataset(URI), tmp_path / "other"
+    write_dataset(DatasetSource(local).batches(50), source.spec, other, block_rows=50)
+    for path in other.iterdir():
+        server.put(f"sets/day 1/hashed/{path.name}", path.read_bytes())
+    theirs = cache / "own" / "shard-00000.arrow"
+    theirs.parent.mkdir()
+    theirs.write_bytes(b"0" * 1_000)
+    old, new = ([part.bytes for part in each.parts] for each in (source.manifest, manifest_of(other)))
+    assert len(new) > 1
+    monkeypatch.setenv(CACHE_GB, str((sum(old) + max(new)) / 1e9))
+    assert rows_of_dataset(URI) == rows
+    assert sum(len(batch) for batch in source.batches(50)) == ROWS
+    assert theirs.exists()
+
+
 def test_what_is_wrong_is_said(
     local: Path, cache: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
