@@ -26,6 +26,7 @@ from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw import any_chosen
 from ctr.features.readable import Dictionary
 from ctr.features.spec import learnt_of
+from ctr.jobs.warm_up import compile_hashing_beside
 from ctr.progress import Report, progress
 from ctr.settings import BuildJob
 
@@ -66,6 +67,7 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
     wanted = spec or load_spec(job.spec)
     if job.engine is not None and wanted.windows:
         _require_apart(wanted, job)
+    compile_hashing_beside(wanted, with_fields=True)
     outputs = {name: RemoteOutput(name) for name in job.outs if isinstance(name, str)}
     for remote in outputs.values():
         remote.require_replaceable()

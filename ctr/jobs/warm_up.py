@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -18,7 +18,8 @@ import numpy as np
 
 from ctr.features import Batch, FeatureSpec
 from ctr.features.batches import is_compiled, slot_dtype
-from ctr.features.spec import UNIX, UNIX_MS, TimeField, column_of, columns_of
+from ctr.features.spec import UNIX, UNIX_MS, TimeField, column_of, columns_of, learnt_of
+from ctr.features.transform import Transform
 from ctr.learn import Learner, warm_up
 from ctr.optimizers import Optimizer
 
@@ -72,21 +73,41 @@ def compile_training_beside(spec: FeatureSpec, optimizer: Optimizer) -> None:
 
     A process that needs such a kernel waits until it is in the cache.
     """
-    if is_compiled() or len(os.sched_getaffinity(0)) == 1 or threading.active_count() > 1:
+    if not is_compiled():
+        _beside(_train, spec, optimizer)
+
+
+def compile_hashing_beside(spec: FeatureSpec, *, with_fields: bool) -> None:
+    """The same for the largest kernel, which hashes raw rows, while this process compiles what reads them."""
+    if spec.fields and not spec.windows and learnt_of(spec) is not None and not Transform.is_compiled():
+        _beside(_hash, spec, with_fields)
+
+
+def _beside(compile_kernels: Callable[..., None], *arguments: object) -> None:
+    if len(os.sched_getaffinity(0)) == 1 or threading.active_count() > 1:
         return
     from multiprocessing import get_context  # for a first run alone
 
-    get_context("fork").Process(target=_compile_quietly, args=(spec, optimizer), daemon=True).start()
+    words = compile_kernels, *arguments
+    get_context("fork").Process(target=_quietly, args=words, daemon=True).start()
 
 
-def _compile_quietly(spec: FeatureSpec, optimizer: Optimizer) -> None:
+def _quietly(compile_kernels: Callable[..., None], *arguments: object) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with suppress(Exception):  # the other process meets the same error
+        compile_kernels(*arguments)
+
+
+def _train(spec: FeatureSpec, optimizer: Optimizer) -> None:
     slots = np.array([0, 1], slot_dtype(spec.bits))
     values = np.ones(2, np.float32) if spec.has_values else None
     sample = Batch(np.array([0, 1, 2]), slots, values, np.array([0, 1], np.float32))
-    with suppress(Exception):  # the training process meets the same error
-        warm_up(sample, spec.bits, optimizer, Learner(1.0))
+    warm_up(sample, spec.bits, optimizer, Learner(1.0))
+
+
+def _hash(spec: FeatureSpec, with_fields: bool) -> None:
+    Transform(spec, with_label=True, with_fields=with_fields).apply_rows([{}])  # which lacks a label
 
 
 def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> None:

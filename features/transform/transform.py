@@ -36,7 +36,7 @@ from ctr.features.transform.plan import (
 )
 from ctr.features.transform.plan_kernels import ColumnFeatures, Examples, FeatureLists, Plan, Scratch
 from ctr.features.transform.problems import explain
-from ctr.jit import pack
+from ctr.jit import is_cached, pack
 
 
 class History(Protocol):
@@ -136,6 +136,11 @@ class Transform:
         self.lists = spec.list_columns
         unused = {*spec.source.columns, *spec.source.ignore, spec.label, spec.weight}
         self.ignored = frozenset(column for column in unused if column is not None)
+
+    @staticmethod
+    def is_compiled() -> bool:
+        """Whether the kernel that hashes rows has been compiled before, by any process and for any spec."""
+        return is_cached(transform_rows)
 
     def learnt(self, field: InputField) -> Arrays:
         """What this field of the spec has learnt."""

@@ -14,7 +14,7 @@ from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_da
 from ctr.features.spec import learnt_from, learnt_of
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs.training.holdout import Holdout, open_holdout
-from ctr.jobs.warm_up import compile_training_beside
+from ctr.jobs.warm_up import compile_hashing_beside, compile_training_beside
 from ctr.learn import (
     Sampling,
     TrainResult,
@@ -217,6 +217,8 @@ def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
 def open_training(job: TrainJob) -> ExampleSource:
     """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
     spec = wanted_spec(job)
+    if spec is not None:
+        compile_hashing_beside(spec, with_fields=False)
     source = open_source(
         job.inputs,
         spec,
