@@ -188,9 +188,11 @@ class Coordinator:
         end = JobPosition.at_end(self._plan, self._job.ranks)  # the board may have lost it, too
         if result.interrupted:
             end = JobPosition.of(self.board.look())
+        unfinished = {shard: chunks - 1 for shard, chunks in end.progress.items()}
+        pushed = end.watermarks(self._plan) | unfinished
         while True:
             lineages = frozenset(self._store.pulls.lineages())
-            self._lost.require_none(end.watermarks(self._plan))  # only now: some may have been sent again
+            self._lost.require_none(pushed)  # only now: some may have been sent again
             content = read()
             if frozenset(self._store.pulls.lineages()) == lineages:
                 return content
@@ -269,6 +271,7 @@ class Coordinator:
         at_rest = not self._job.ranks or self._pause.close(self._workers.alive, _LONGEST_END_S)
         self.board.stop()
         self._wait_until_left()
+        self._correct_progress()
         if at_rest:
             self._checkpoints.take(self._watch.seconds())
 
@@ -279,6 +282,18 @@ class Coordinator:
             self._expire_dead(view)
             sleep(_POLL_S / 4)
         self._expire_dead(view)
+
+    def _correct_progress(self) -> None:
+        """Set the progress of unfinished data shards to what is in the store.
+
+        A worker that was killed may have pushed more than it announced, and a failover may have lost
+        announced pushes. A frozen worker that wakes up pushes nothing more, as another attempt has begun.
+        """
+        progress = {}
+        for shard in self.board.look().unfinished:
+            _, applied = self._store.take_over(self.id, shard)
+            progress[shard] = int(applied.min()) + 1
+        self.board.queue.correct(progress)
 
     def _report_failure(self) -> None:
         """Report to the workers that the job has failed, if the store can be reached."""

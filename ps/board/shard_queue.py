@@ -201,6 +201,20 @@ class ShardQueue:
         ]
         self._record.update(reads, decide, key.owners)
 
+    def correct(self, progress: Mapping[int, int]) -> None:
+        """Set the progress of these shards, as far as they are unfinished; nobody may be training them."""
+        key = self._record.key
+
+        def decide(answers: list[Any]) -> Write[None]:
+            owners = {int(shard): owner for shard, owner in pairs(answers[0]).items()}
+            return [
+                ("ZADD", key.progress, progress[shard], progress_of(shard, owner))
+                for shard, owner in owners.items()
+                if shard in progress
+            ], None
+
+        self._record.update([("HGETALL", key.owners)], decide, key.owners)
+
 
 def choose_shard(
     worker: bytes,

@@ -23,7 +23,15 @@ from ctr.errors import CtrError, ModelError, StoreError
 from ctr.learn.first_rows import base_rate, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
-from ctr.ps import Filters, Job, JobBoard, RedisStore, parse_redis_url
+from ctr.ps import (
+    Filters,
+    Job,
+    JobBoard,
+    PackedPush,
+    RedisStore,
+    Token,
+    parse_redis_url,
+)
 from ctr.workers.description import JobDescription, input_bytes
 from ctr.workers.report import WorkerReport
 from ctr.workers.timing import Heartbeat
@@ -119,6 +127,37 @@ class TestStopped:
         again = start_job(job, redis_url, checkpoints=settings, resume=True)
         assert same_sums(again.result().state, in_memory(job)[0])
         assert again.facts().report.examples == 3 * job.rows
+
+    @pytest.mark.parametrize("lost", [False, True])
+    def test_what_is_in_the_store_counts(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path, lost: bool
+    ) -> None:
+        """The killed workers have not announced their last pushes, or a failover has lost announced ones."""
+        job = describe(job_data, consistency="asp", passes=50)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        running.gather(until=1)
+        assert running.once(lambda view: pushed(view) == 2)
+        with closing(job.join_store(parse_redis_url(redis_url))) as store, running.board() as board:
+            before, name = store.dumps.take(3), board.job().id
+            board.pause(2)
+            view = running.once(lambda view: pushed(view) == 4)
+            assert view is not None
+            for pid in running.pids():
+                os.kill(pid, signal.SIGSTOP)
+            if lost:
+                store.dumps.restore(before)
+            else:
+                everywhere, nothing = np.ones(store.partitions.count, np.bool_), np.empty(0, np.int64)
+                for shard in view.unfinished:
+                    push = PackedPush(np.empty(0, np.uint32), nothing, Token(name, shard, 2))
+                    store.push_packed(push, everywhere)
+            running.stop.set()
+            for pid in running.pids():
+                os.kill(pid, signal.SIGKILL)
+            running.result()
+        position = JobPosition.from_json(read_checkpoint(settings.folder).manifest.position)
+        assert position.progress == dict.fromkeys(view.unfinished, 1 if lost else 3)
 
     def test_checkpoints_meanwhile_disturb_nothing(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path

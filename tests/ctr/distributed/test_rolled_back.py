@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -316,6 +317,25 @@ def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, cons
             on_start=lambda _: board.pause(SOME),
         )
     assert done[0] < 50
+
+
+def test_of_an_unfinished_data_shard_when_the_job_was_stopped(redis_url: str, job_data: Path) -> None:
+    job = describe(job_data, consistency="asp")
+    spec, nothing = job.feature_spec(), np.empty(0, np.int64)
+    with (
+        closing(RedisStore(parse_redis_url(redis_url), bits=spec.bits, width=Ftrl.width)) as store,
+        closing(Coordinator(job, store)) as coordinator,
+    ):
+        queue, worker = coordinator.board.queue, coordinator.board.leases.register("here")
+        assert queue.claim(worker)
+        assert queue.advance(worker, 0, 2, 2)
+        result = replace(result_in_memory(job)[1], interrupted=True)
+        with pytest.raises(StoreError, match=LOST):
+            coordinator.whole(result, lambda: None)
+        push = PackedPush(np.empty(0, np.uint32), nothing, Token(coordinator.id, 0, 1))
+        store.push_packed(push, np.ones(store.partitions.count, np.bool_))
+        coordinator.whole(result, lambda: None)
+        store.drop()
 
 
 def test_what_is_sent_again_while_the_model_is_read(redis_url: str, job_data: Path) -> None:
