@@ -228,6 +228,7 @@ class Coordinator:
                 seconds = watch.seconds()
                 self._stop_workers()
                 return self._result(seconds, interrupted=True)
+            self._pause.keep(view)
             if self._passes is not None:
                 self._passes.look(view)
             # A worker of another machine whose lease has run out registers again as soon as it knows.

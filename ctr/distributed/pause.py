@@ -25,11 +25,12 @@ class JobPause:
         self.plan = plan
         self.ranks = ranks
         self._rounds = [plan.rounds_of(rank) for rank in range(ranks)]
-        self._pauses = 0
         self._lock = Lock()
         self._closed = False
         self._limit: int | None = None
         """The round that no rank may begin while the pause is open; None: no limit."""
+        self._earlier: set[int] = set()
+        """The pauses so far."""
 
     def is_over(self, view: BoardView) -> bool:
         """Whether all data has been trained."""
@@ -75,27 +76,30 @@ class JobPause:
                 self.board.pause(at)
 
     def keep(self, view: BoardView) -> None:
-        """Set the limit again if a failover has lost it, or has restored an earlier one."""
+        """Set the limit again if a failover has lost it, or has restored an earlier one or a pause."""
         with self._lock:
-            if self._limit is not None and view.pause != self._limit and not self._closed:
+            is_wrong = view.pause != self._limit and (self._limit is not None or view.pause in self._earlier)
+            if is_wrong and not self._closed:
                 self.board.pause(self._limit)
 
     def _set(self) -> int:
         if not self._rounds:
-            self._pauses += 1
-            self.board.pause(-self._pauses)  # below every clock: at once
-            return -self._pauses
+            return self._pause(-1 - len(self._earlier))  # below every clock: at once
         ahead = _ROUNDS_AHEAD
         while True:
             at = self._furthest() + ahead
             if self._limit is not None and at >= self._limit:
-                self.board.pause(self._limit)
-                return self._limit
-            self.board.pause(at)
+                return self._pause(self._limit)
+            self._pause(at)
             # A rank that read the board before the pause is at most one round ahead of the pushes seen now.
             if self._furthest() + 1 < at:
                 return at
             ahead *= 2
+
+    def _pause(self, at: int) -> int:
+        self._earlier.add(at)
+        self.board.pause(at)
+        return at
 
     def _furthest(self) -> int:
         """The last round that any rank has pushed."""
@@ -134,7 +138,6 @@ class PassEnds:
 
     def look(self, view: BoardView) -> None:
         """Report a pass that is over; if several are, only the last."""
-        self._pause.keep(view)
         if self._next == self._plan.passes or not self._is_over(self._next, view):
             return
         while self._next + 1 < self._plan.passes and self._is_over(self._next + 1, view):

@@ -112,6 +112,20 @@ def test_a_limit_stands_between_holds_and_after_a_failover(url: str, over: Event
         board.close()
 
 
+@pytest.mark.parametrize("ranks", [0, 1])
+def test_a_pause_that_a_failover_brings_back_is_lifted_again(url: str, ranks: int) -> None:
+    board = JobBoard(parse_redis_url(url))
+    board.create("job", b"", shards=10_000, ranks=ranks)
+    pause = JobPause(board, DataPlan(10_000, 1, 1), ranks)
+    pause.close(lambda: False)
+    at = board.look().pause
+    pause.open()
+    board.pause(at)
+    pause.keep(board.look())
+    assert board.look().pause is None
+    board.close()
+
+
 @pytest.mark.parametrize("first", [answer, say_nothing, forget])
 @pytest.mark.parametrize("worker", [with_clocks, in_rounds])
 def test_it_comes_about(url: str, over: Event, worker: Callable, first: Answer) -> None:
