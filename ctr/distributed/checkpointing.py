@@ -72,10 +72,12 @@ class CheckpointTaker:
             self._thread = Thread(target=self._take, args=(seconds, anyone), name="checkpoint", daemon=True)
             self._thread.start()
 
-    def take(self, seconds: float) -> None:
-        """Write a checkpoint of a job that is at rest."""
-        if self._settings is not None:
+    def take_last(self, seconds: float, *, at_rest: bool) -> None:
+        """Write the checkpoint of a job that was stopped, which needs to be `at_rest`."""
+        if self._settings is not None and at_rest:
             self._write(seconds)
+        elif self._settings is not None:
+            self._fail(f"{self._settings.folder}: workers left within a round; an earlier checkpoint stays.")
 
     def join(self, longest_s: float | None = None) -> None:
         """Wait until the thread has ended, at most `longest_s`."""
@@ -106,8 +108,11 @@ class CheckpointTaker:
                     commit()
                     self.taken += 1
         except (DataError, ModelError) as error:  # the disk's
-            self.failures.append(str(error))
-            sys.stderr.write(f"\nno checkpoint was written: {error}\n")
+            self._fail(str(error))
+
+    def _fail(self, reason: str) -> None:
+        self.failures.append(reason)
+        sys.stderr.write(f"\nno checkpoint was written: {reason}\n")
 
     def _draft(self, draft: ExitStack, seconds: float) -> Callable[[], None] | None:
         """Draft a checkpoint of the store; return what commits it, or None if nothing was learnt yet."""

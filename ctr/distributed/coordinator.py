@@ -273,8 +273,7 @@ class Coordinator:
         self.board.stop()
         self._wait_until_left()
         self._correct_progress()
-        if at_rest:
-            self._checkpoints.take(self._watch.seconds())
+        self._checkpoints.take_last(self._watch.seconds(), at_rest=at_rest)
 
     def _wait_until_left(self) -> None:
         """Wait until the workers, those of other machines too, have reported and left."""

@@ -159,6 +159,22 @@ class TestStopped:
         position = JobPosition.from_json(read_checkpoint(settings.folder).manifest.position)
         assert position.progress == dict.fromkeys(view.unfinished, 1 if lost else 3)
 
+    def test_within_a_round_says_that_there_is_no_last_checkpoint(
+        self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
+    ) -> None:
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(describe(job_data, passes=50), redis_url, checkpoints=settings)
+        running.gather(until=2)
+        assert running.once(lambda view: pushed(view) == 4)
+        for pid in running.pids():
+            os.kill(pid, signal.SIGSTOP)
+        running.stop.set()
+        for pid in running.pids():
+            os.kill(pid, signal.SIGKILL)
+        facts = running.facts()
+        assert facts.checkpoints == 0
+        assert ["within a round" in reason for reason in facts.failed_checkpoints] == [True]
+
     def test_checkpoints_meanwhile_disturb_nothing(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
