@@ -30,24 +30,27 @@ _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def replace_folder(target: str | Path) -> Iterator[Path]:
+def replace_folder(target: str | Path, confirm: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """Yield an empty folder to write into; on leaving, it becomes `target` in one step.
 
     What is written is on disk before it appears under the target's name, and a folder that stood there is
     removed only afterwards, so whoever opens `target` finds the old or the new one, complete. The folder is
     a hidden sibling of the target while it is written. If the body or the disk fails, or the user interrupts,
-    it is removed and the old target stays as it was.
+    it is removed and the old target stays as it was. The same holds if `confirm` fails, which is called just
+    before that step.
 
     A target that is a symbolic link keeps being one; the folder it points to is replaced. Missing parents are
     made. What killed processes have left of the same target is removed. Raises OSError as the file system
     does, NotADirectoryError when `target` is a file.
     """
-    with replace_folders([target]) as (draft,):
+    with replace_folders([target], confirm) as (draft,):
         yield draft
 
 
 @contextmanager
-def replace_folders(targets: Sequence[str | Path]) -> Iterator[list[Path]]:
+def replace_folders(
+    targets: Sequence[str | Path], confirm: Callable[[], object] = lambda: None
+) -> Iterator[list[Path]]:
     """As `replace_folder`, for several, none of which lies in another: all become their targets, or none.
 
     They do so one right after the other, when all are on disk; a process that is killed in between leaves
@@ -66,6 +69,7 @@ def replace_folders(targets: Sequence[str | Path]) -> Iterator[list[Path]]:
         yield drafts
         for draft in drafts:
             _sync_tree(draft)
+        confirm()
         _put_all_in_place(list(zip(drafts, places, strict=True)))
         for place in places:
             _sync(place.parent)

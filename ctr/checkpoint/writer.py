@@ -40,6 +40,7 @@ def draft_checkpoint(
     position: Mapping[str, Any],
     reports: Mapping[str, bytes],
     pushed: Mapping[str, int] | None = None,
+    confirm: Callable[[], object] = lambda: None,
 ) -> Iterator[Callable[[], None]]:
     """Read the store into a draft of the checkpoint `folder`; `commit` it once training continues:
 
@@ -54,8 +55,9 @@ def draft_checkpoint(
     chunks of the position. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
     that every partition must have reached at the position; a partition that has not has lost pushes.
 
-    `commit`, in any thread, writes the draft to disk and replaces the checkpoint; an earlier checkpoint stays
-    until then. A draft that is not committed is removed at the end of the block.
+    `commit`, in any thread, writes the draft to disk, calls `confirm`, and replaces the checkpoint. An
+    earlier one stays until then, and if `confirm` raises. A draft that is not committed is removed at the end
+    of the block.
 
     Needs memory for three partitions. Drafts of writers that were killed are removed. Raises StoreError as
     `Dumps.take` does, what `require_checkpoint_or_nothing` raises, and ModelError if the store has lost
@@ -76,7 +78,7 @@ def draft_checkpoint(
     draft = ExitStack()  # closing it replaces the checkpoint by the draft, an exception removes the draft
     try:
         with _refusals(folder):
-            path = draft.enter_context(replace_folder(place))
+            path = draft.enter_context(replace_folder(place, confirm))
             dumps = map(store.dumps.take, range(facts.partitions))
             with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
                 for dump in ahead:

@@ -103,8 +103,6 @@ class CheckpointTaker:
                     if anyone is not None:
                         self._pause.open()
                 if commit is not None:
-                    # Raises if the job was resumed elsewhere while this process was frozen.
-                    self._board.look(shards=False)
                     commit()
                     self.taken += 1
         except (DataError, ModelError) as error:  # the disk's
@@ -132,5 +130,7 @@ class CheckpointTaker:
                 pushed={
                     watermark_field(self._job_id, shard).decode(): last for shard, last in watermarks.items()
                 },
+                # Raises if the job was resumed elsewhere while this process was frozen.
+                confirm=lambda: self._board.look(shards=False),
             )
         )

@@ -247,6 +247,24 @@ class TestDraft:
         if old:
             assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 7}
 
+    def test_is_not_replaced_once_another_command_leads_the_job(self, tmp_path: Path, redis_url: str) -> None:
+        store = opened(redis_url)
+        write(tmp_path / "c", store, 7)
+
+        def confirm() -> None:
+            (draft,) = drafts(tmp_path / "c")
+            assert sorted(os.listdir(tmp_path / draft)) == FILES, "it is complete"
+            raise StoreError("the same one was resumed")
+
+        facts = {"job": {}, "position": {"n": 8}, "reports": {}}
+        with (
+            draft_checkpoint(tmp_path / "c", store, **facts, confirm=confirm) as commit,
+            pytest.raises(StoreError, match="resumed"),
+        ):
+            commit()
+        assert os.listdir(tmp_path) == ["c"]
+        assert read_checkpoint(tmp_path / "c").manifest.position == {"n": 7}
+
     @pytest.mark.parametrize("old", [False, True])
     def test_a_disk_that_refuses(self, tmp_path: Path, redis_url: str, old: bool) -> None:
         store = opened(redis_url, bits=18)
