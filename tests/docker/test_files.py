@@ -58,6 +58,12 @@ def test_kubernetes_takes_the_object(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, "1.31", strict=True)
 
 
+def test_two_commands_never_lead_one_job() -> None:
+    """By default, a pod that is being evicted and still writes its checkpoint is replaced already."""
+    (job,) = (each for each in manifests() if each["kind"] == "Job" and each["metadata"]["name"] == "train")
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
+
+
 def test_every_manifest_is_named_once() -> None:
     kustomization = yaml.safe_load((DOCKER / "k8s" / "kustomization.yaml").read_text())
     files = {path.name for path in (DOCKER / "k8s").iterdir()} - {"kustomization.yaml"}
