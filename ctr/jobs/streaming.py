@@ -262,8 +262,8 @@ class _Publisher:
         self._closing = Event()
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
         self._quality = Quality(setup.job.max_loss_rise, setup.job.max_miscalibration)
-        self._is_held = False
-        """Whether versions are held back because of their quality."""
+        self._latest: str | None = None
+        """The version that this job published last."""
 
     def start(self) -> None:
         self._thread.start()
@@ -336,25 +336,29 @@ class _Publisher:
         model = self._setup.model(state, report.progressive.summary())
         save_model(model, self._setup.job.model, state)
         place = self._setup.job.publish
+        self._latest = model.id
         if place is not None:
             registry, labels = parse_place(place)
             Registry(registry).publish(self._setup.job.model, labels)
         self.published += 1
-        self._is_held = False
         self._print(
             f"{_clock()} {quality.examples:,.0f} examples, log loss {quality.logloss:.5f}, calibration "
             f"{quality.calibration:.3f}; version {model.id}{'' if place is None else f' is in {place}'}"
         )
 
     def _hold(self, problem: str) -> None:
-        """Hold versions back, and roll labels back to the previous version, once."""
-        rollbacks = ""
-        if not self._is_held and self._setup.job.publish is not None:
-            registry, labels = parse_place(self._setup.job.publish)
-            versions = {label: Registry(registry).rollback(label) for label in labels}
-            rollbacks = "".join(f"; {label} is {version} again" for label, version in versions.items())
-        self._is_held = True
-        self._print(f"{_clock()} nothing is published: {problem}{rollbacks}")
+        """Print why nothing is published, and roll labels of the latest version back to the previous one."""
+        place, outcomes = self._setup.job.publish, [problem]
+        if place is not None and self._latest is not None:
+            where, labels = parse_place(place)
+            registry = Registry(where)
+            for label in labels:
+                try:
+                    if registry.version_of(label) == self._latest:
+                        outcomes.append(f"{label} is {registry.rollback(label)} again")
+                except CtrError as error:
+                    outcomes.append(str(error))
+        self._print(f"{_clock()} nothing is published: {'; '.join(outcomes)}")
 
 
 def _clock() -> str:

@@ -53,6 +53,11 @@ class Streaming:
             assert self.stream.append(self.appended, rows, {})
             self.appended += 1
 
+    def turn_bad(self) -> None:
+        """From now on, clicks are on the other rows."""
+        rows = [orjson.loads(row) for row in self.rows]
+        self.rows = 2 * [orjson.dumps(row | {"label": 1 - row["label"]}) for row in rows]
+
     def words(self, *more: object, additive: bool = True, new: bool = True) -> list[str]:
         optimizer = (f"--alpha={ADDITIVE.alpha}", f"--beta={ADDITIVE.beta}", "--base-rate=0.5")
         words = ("--stream", self.stream_url, "--store", self.store_url, "--spec", self._spec)
@@ -247,14 +252,49 @@ def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path
             streaming.append(25)
             eventually(another_is_published, 60.0)
             versions.append(registry.version_of("live"))
-        rows = [orjson.loads(row) for row in streaming.rows]
-        streaming.rows = 2 * [orjson.dumps(row | {"label": 1 - row["label"]}) for row in rows]
+        streaming.turn_bad()
         streaming.append(25)
         eventually(lambda: registry.version_of("live") == versions[0], 60.0)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert f"; live is {versions[0]} again" in said
     assert "nothing is published: log loss" in said or "nothing is published: calibration" in said
+
+
+@pytest.fixture
+def labelled(streaming: Streaming, job_log: Path, tmp_path: Path, cli: Cli) -> Registry:
+    """A registry with a label `live` on the second of two versions."""
+    registry = Registry(tmp_path / "models")
+    for number in (1, 2):
+        model, alpha = tmp_path / f"former-{number}", f"--alpha=0.{number}"
+        assert cli("train", job_log, "--spec", tmp_path / "spec.yaml", "--model", model, alpha).code == 0
+        registry.publish(model, ["live"])
+    return registry
+
+
+def test_a_label_that_points_to_a_version_of_others_stays(streaming: Streaming, labelled: Registry) -> None:
+    version, place = labelled.version_of("live"), f"{labelled.place}@live"
+    streaming.append(25)
+    options = "--publish-every=1s", "--publish", place, "--max-miscalibration=1e-9"
+    with streaming.training(*options, additive=False) as process:
+        assert process.stderr is not None
+        assert any("nothing is published: calibration" in line for line in process.stderr)
+    assert labelled.version_of("live") == version
+
+
+def test_labels_go_back_though_one_of_them_cannot(streaming: Streaming, labelled: Registry) -> None:
+    version, place = labelled.version_of("live"), f"{labelled.place}@new,live"
+    streaming.append(25)
+    options = "--publish-every=1s", "--publish", place, "--max-loss-rise=0.02"
+    with streaming.training(*options, additive=False) as process:
+        eventually(lambda: labelled.version_of("live") != version, 60.0)
+        streaming.turn_bad()
+        streaming.append(25)
+        eventually(lambda: labelled.version_of("live") == version, 60.0)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert "label new points to" in said
+    assert f"; live is {version} again" in said
 
 
 @pytest.mark.parametrize(
