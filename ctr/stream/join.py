@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,13 +104,13 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
     end = moment - round(settings.window_s * 1e6) - round(settings.grace_s * 1e6)
     impressions = segments(log, IMPRESSIONS)
     clicks = segments(log, CLICKS) if (log / CLICKS).is_dir() else []
-    open_from = min((_next_time(segment, state) for segment in impressions), default=end)
+    firsts = {segment: first for segment in impressions if (first := _next_id(segment, state)) is not None}
+    open_from = min((time_of(first) or 0 for first in firsts.values()), default=end)
     joined = JoinResult(until=max(end, state.until))
     clicked_ids = _clicked_ids(clicks, state, min(open_from, state.until or open_from), settings, joined)
     place = _part(out, state.parts)
     with replace_file(_hidden(place), "the joined rows") as draft, draft.open("wb") as file:
-        served = (_served(segment, state, end) for segment in impressions)
-        for event in heapq.merge(*served, key=lambda event: str(event["id"])):
+        for event in _in_order(firsts, state, end):
             event_id, row = event["id"], event["row"]
             if label in row:
                 raise DataError(
@@ -170,11 +170,31 @@ def _read_state(out: Path, settings: JoinSettings) -> _State:
     return state
 
 
-def _next_time(segment: Segment, state: _State) -> IdTime:
-    """When the first row that is not yet joined was served; the far future if there is none."""
+def _next_id(segment: Segment, state: _State) -> str | None:
+    """The id of the first row that is not yet joined; None if there is none."""
     for event, _ in segment.events(state.read.get(segment.name, 0)):
-        return time_of(event["id"]) or 0
-    return 1 << 62
+        return str(event["id"])
+    return None
+
+
+def _in_order(firsts: Mapping[Segment, str], state: _State, end: IdTime) -> Iterator[dict[str, Any]]:
+    """The rows to join now, in order of their ids; `firsts`: the first id of each file.
+
+    A file is opened when its first row is due: a log may have more files than a process may open.
+    """
+    files = [_served(segment, state, end) for segment in firsts]
+    due: list[tuple[str, int, dict[str, Any] | None]] = [
+        (first, i, None) for i, first in enumerate(firsts.values())
+    ]
+    heapq.heapify(due)
+    while due:
+        _, i, event = due[0]
+        if event is not None:
+            yield event
+        if (event := next(files[i], None)) is None:
+            heapq.heappop(due)
+        else:
+            heapq.heapreplace(due, (event["id"], i, event))
 
 
 def _served(segment: Segment, state: _State, end: IdTime) -> Iterator[dict[str, Any]]:

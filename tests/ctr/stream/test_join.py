@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,23 @@ def test_clicks_within_the_window_count_once(tmp_path: Path) -> None:
     again = run(log, out, 2000)
     assert again.rows == 0
     assert sum(again.dropped.values()) == 0, "each is counted once"
+
+
+def test_a_log_may_have_more_files_than_may_be_open(tmp_path: Path) -> None:
+    log, limits = tmp_path / "log", resource.getrlimit(resource.RLIMIT_NOFILE)
+    for number in range(100):  # each overlaps with the next
+        writer = f"{number:08x}"
+        rows = [served(1000 + number, writer), served(1001.5 + number, writer, 1)]
+        write(log, IMPRESSIONS, segment(writer), rows)
+    with Path(os.devnull).open() as file:
+        free = file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, limits[1]))
+    try:
+        assert run(log, tmp_path / "out", 2000).rows == 200
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    keys = [row["key"] for row in rows_of(tmp_path / "out")]
+    assert keys == sorted(keys)
 
 
 def test_a_row_that_comes_late_is_joined_all_the_same(tmp_path: Path) -> None:
