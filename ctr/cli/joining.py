@@ -54,7 +54,7 @@ def join(job: JoinJob, report: Report) -> None:
         lines[0] += f", in {joined.file}"
     if joined.late_rows:
         lines.append(f"{joined.late_rows:,} of them are older than rows that were joined before")
-    lines += _dropped(joined.dropped)
+    lines += [*_dropped(joined.dropped), *_bad(joined.bad)]
     report(lines, {**asdict(joined), "file": None if joined.file is None else str(joined.file)})
 
 
@@ -82,9 +82,7 @@ def _join_stream(job: JoinJob, report: Report) -> None:
             on_progress=on_progress,
             on_gap=on_gap,
         )
-    lines = [_progress(joined), *_dropped(joined.dropped)]
-    lines += [_BAD[why].format(f"{count:,}") for why, count in joined.bad.items() if count]
-    report(lines, asdict(joined))
+    report([_progress(joined), *_dropped(joined.dropped), *_bad(joined.bad)], asdict(joined))
 
 
 def _progress(joined: StreamJoinResult) -> str:
@@ -98,3 +96,7 @@ def _progress(joined: StreamJoinResult) -> str:
 
 def _dropped(dropped: Mapping[str, int]) -> list[str]:
     return [f"{count:,} clicks left out: {why}" for why, count in dropped.items() if count]
+
+
+def _bad(bad: Mapping[str, int]) -> list[str]:
+    return [_BAD[why].format(f"{count:,}") for why, count in bad.items() if count]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import heapq
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ STATE = ".join.json"
 
 DROPPED = ("repeated", "too late", "before the impression", "unknown")
 """Why a click is dropped."""
+LABELLED = "label's column"
+"""Why a row is left out."""
 
 Late = Literal["wait", "importance"]
 """`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
@@ -81,6 +84,8 @@ class JoinResult:
     until: IdTime = 0
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DROPPED, 0))
     """Number of dropped clicks by reason."""
+    bad: Counter[str] = field(default_factory=Counter)
+    """Number of rows that are left out by reason."""
 
 
 def join(log: Path, out: Path, settings: JoinSettings, *, until: IdTime | None = None) -> JoinResult:
@@ -88,8 +93,8 @@ def join(log: Path, out: Path, settings: JoinSettings, *, until: IdTime | None =
 
     A row has label 1 if a click came within the window. `until`: the time to join at; None: now. Each row is
     joined once: the state records what was read, a file gets its name when the state includes it, and the
-    next run finishes or repeats a run that was killed. Raises DataError for a damaged log, an `out` of other
-    settings, and a row that has a column of the label's name.
+    next run finishes or repeats a run that was killed. Raises DataError for a damaged log, and an `out` of
+    other settings.
     """
     segments(log, IMPRESSIONS)  # raises DataError if there are none
     out.mkdir(parents=True, exist_ok=True)
@@ -113,9 +118,8 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
         for event in _in_order(firsts, state, end):
             event_id, row = event["id"], event["row"]
             if label in row:
-                raise DataError(
-                    f"{log}: a row has the column {label!r} already; give another name with --label."
-                )
+                joined.bad[LABELLED] += 1
+                continue
             clicked = event_id in clicked_ids
             clicked_ids.discard(event_id)
             file.write(orjson.dumps({label: int(clicked), **row}, option=orjson.OPT_APPEND_NEWLINE))

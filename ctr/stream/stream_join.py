@@ -35,13 +35,13 @@ from ctr.stream.event_stream import (
     parse_entry_id,
 )
 from ctr.stream.example_stream import ExampleStream
-from ctr.stream.join import DROPPED, JoinSettings
+from ctr.stream.join import DROPPED, LABELLED, JoinSettings
 
 POLL_S = 0.02
 _FULL_S = 0.1
 """The time until a full lane is tried again."""
 
-NO_EVENT, REPEATED, LABELLED, CLOCK = "no event", "repeated", "label's column", "clock"
+NO_EVENT, REPEATED, CLOCK = "no event", "repeated", "clock"
 
 
 class _State(BaseModel):

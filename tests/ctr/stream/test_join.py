@@ -215,11 +215,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     with pytest.raises(DataError, match="holds something else than joined rows"):
         run(log, tmp_path / "other", 1300)
     (log / IMPRESSIONS / segment("bbbbbbbb")).unlink()
-    with pytest.raises(DataError, match="a row has the column 'key' already; give another name with --label"):
-        run(log, tmp_path / "third", 1300, label="key")
     ended = cli("join", log, "--out", out, "--window", "soon")
     assert ended.code == 2
     assert "'soon' is not a time" in ended.err
+
+
+def test_a_row_that_has_the_label_already_is_left_out(tmp_path: Path, cli: Cli) -> None:
+    """And the rows after it are joined."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    labelled = {**served(1000), "row": {"click": 1}}
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [labelled, served(1001)])
+    ended = cli("join", log, "--out", out)
+    assert "joined 1 rows, 0 of them clicked" in ended.out
+    assert "1 rows left out: they have the label's column; give another name with --label" in ended.out
+    assert [row["key"] for row in rows_of(out)] == [id_at(1001)]
 
 
 def test_writers_draw_ids_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
