@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -259,7 +260,7 @@ def server_of(
     `tls`: the files of its certificates and their key. `drain_s`: see `DRAIN_S`. Raises CtrError for files
     that cannot be read as such.
     """
-    protocol: Any = partial(connection_class(), **connection)
+    protocol: Any = partial(connection_class(), tls=_tls_context(*tls), **connection)
     config = uvicorn.Config(
         app,
         http=protocol,
@@ -269,14 +270,19 @@ def server_of(
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(drain_s),
-        ssl_certfile=tls[0],
-        ssl_keyfile=tls[1],
     )
-    try:
-        config.load()
-    except OSError as error:  # ssl.SSLError is one
-        raise CtrError(f"{tls[0]}: certificates and key cannot be read ({error}).") from None
     return _Server(config)
+
+
+def _tls_context(certificates: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificates is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificates, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise CtrError(f"{certificates}: certificates and key cannot be read ({error}).") from None
+    return context
 
 
 class _Server(uvicorn.Server):

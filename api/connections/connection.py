@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ctr.api.connections.sockets import has_input
+from ctr.api.connections.tls import start_tls
 
 if TYPE_CHECKING:  # the protocol of httptools has the same methods, as far as they are used
     _Protocol = H11Protocol
@@ -16,7 +18,8 @@ else:
     _Protocol = object
 
 HEADER_S = 10.0
-"""A connection has this long to send the header of its first request, or the rest of one that it began."""
+"""A connection has this long to set up TLS, and then to send the header of its first request, or the rest of
+one that it began."""
 
 LINGER_S, _CHECK_S = 1.0, 0.05
 """When the server stops, idle connections stay open for this long: requests that are on their way are still
@@ -38,23 +41,49 @@ class Bounded(_Protocol):
     the number of connections, and a process that runs out of descriptors answers nobody.
     """
 
-    def __init__(self, *args: Any, limit: int, header_s: float = HEADER_S, **kwargs: Any) -> None:
-        """At most `limit` connections at a time; each has `header_s` seconds for a request's header."""
+    def __init__(
+        self,
+        *args: Any,
+        limit: int,
+        header_s: float = HEADER_S,
+        tls: ssl.SSLContext | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """At most `limit` connections at a time; each has `header_s` seconds for a request's header.
+
+        `tls`: None for connections without TLS.
+        """
         super().__init__(*args, **kwargs)
         self._limit = limit
+        self._tls = tls
         self._header_s = header_s
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_since = self.loop.time()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._limit and not self._free_one():
+        is_full = len(self.connections) > self._limit and not self._free_one()
+        if self._tls is not None and self.scheme == "http":
+            self._start_deadline()
+            start_tls(transport, self._tls, self._on_tls)
+            return
+        if is_full:
             transport.write(_FULL)
             transport.close()
             return
         self._start_deadline()
         if _CLOSE in self.server_state.default_headers:  # it was set up while the server began to stop
             self.shutdown()
+
+    def _on_tls(self, transport: asyncio.Transport | None, first: bytes) -> None:
+        self._stop_deadline()
+        if transport is None:
+            self.connection_lost(None)
+            return
+        transport.set_protocol(self)
+        self.connection_made(transport)
+        if first:
+            self.data_received(first)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)  # ends the timer of an idle connection
@@ -112,7 +141,9 @@ class Bounded(_Protocol):
         others = [c for c in self.connections if isinstance(c, Bounded) and c._waits and c is not self]
         if not others:
             return False
-        min(others, key=lambda c: (c.cycle is not None, c._waits_since)).transport.abort()
+        freed = min(others, key=lambda c: (c.cycle is not None, c._waits_since))
+        freed.transport.abort()
+        self.connections.discard(freed)  # already now: the end of a TLS handshake takes a moment
         return True
 
     def _start_deadline(self) -> None:

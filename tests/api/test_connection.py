@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from tests.api.running import run_server
 from tests.api.test_app import Wrapped
 from tests.api.test_server import server_process
 from tests.ctr.distributed_jobs import Command
+from tests.ps.tls import Certificates
 
 HALF_A_HEADER = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Half: "
 HALF_A_BODY = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 20000\r\n\r\n" + b'{"rows": ['
@@ -140,6 +142,24 @@ def test_connections_without_a_request_make_room_for_others(model: Model) -> Non
             assert first.recv(1) == b""
         # The client's own connection has had answers: those that never asked for any go first.
         assert running.client.get("/healthz").status_code == 200
+
+
+def test_tls_handshakes_count_and_have_a_deadline(model: Model, tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    options = {"tls": certificates.server, "wait_ready": False, "limit": 3, "header_s": 2}
+    trusting = ssl.create_default_context(cafile=str(certificates.ca))
+    with run_server(create_app(model), **options) as running, ExitStack() as held:
+        held.enter_context(closing(connect(running.url, b"no handshake")))
+        slow = [held.enter_context(closing(connect(running.url, b"\x16\x03\x01"))) for _ in range(10)]
+        url = running.url.replace("http://127.0.0.1", "https://localhost")
+        with httpx.Client(base_url=url, verify=trusting) as client:
+            for _ in range(3):
+                assert client.get("/healthz").status_code == 200
+        for first in slow[:7]:
+            assert first.recv(1) == b""
+        began = time.monotonic()
+        assert slow[-1].recv(1) == b""
+        assert time.monotonic() - began < 5
 
 
 def test_a_connection_too_many_is_told_so(model: Model) -> None:
