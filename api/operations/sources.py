@@ -18,6 +18,7 @@ from ctr.registry import Registry
 
 if TYPE_CHECKING:
     from ctr.ps import Job
+    from ctr.workers import JobDescription
 
 CANARY = "canary"
 """The label of the version that answers a share of the requests."""
@@ -130,7 +131,8 @@ class StoreSource(ModelSource):
 
     def versions(self) -> Mapping[str, Sequence[str]]:
         try:
-            return {self.main: [_version_of(self._job())]}
+            job, _, pass_ = self._job()
+            return {self.main: [_version_of(job, pass_)]}
         except StoreError:
             if self._published is None or self._has_been_live:
                 raise
@@ -140,13 +142,11 @@ class StoreSource(ModelSource):
         if self._published is not None and not version.startswith(_LIVE):
             return self._published.load(version)
         from ctr.lookup import LiveWeights
-        from ctr.workers import JobDescription
 
-        job = self._job()
-        if _version_of(job) != version:
-            raise StoreError(f"{self.name}: the job has just been replaced; the new one is served soon.")
-        description = JobDescription.from_bytes(job.description)
-        spec, optimizer = description.feature_spec(), description.optimizer_in(0)
+        job, description, pass_ = self._job()
+        if _version_of(job, pass_) != version:
+            raise StoreError(f"{self.name}: the job has just changed; its next version is served soon.")
+        spec, optimizer = description.feature_spec(), description.optimizer_in(pass_)
         join = partial(description.join_store, self._url, patience_s=_STORE_S, from_replicas=True)
         weights = LiveWeights(join, spec.bits, optimizer)
         facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
@@ -155,20 +155,29 @@ class StoreSource(ModelSource):
         self._has_been_live = True
         return replace(model, manifest={**model.manifest, "id": version})
 
-    def _job(self) -> Job:
+    def _job(self) -> tuple[Job, JobDescription, int]:
+        """The job, its description, and the pass that it is in, from 0."""
         with closing(self._open_board()) as board:  # opened each time, as this process may be forked
             job = board.job()
-        if job is None:
-            raise StoreError(f"{self.name}: no job trains this model; start one with `ctr train --store`.")
-        return job
+            if job is None:
+                raise StoreError(
+                    f"{self.name}: no job trains this model; start one with `ctr train --store`."
+                )
+            from ctr.workers import JobDescription
+
+            description = JobDescription.from_bytes(job.description)
+            return job, description, description.pass_at(board.look(shards=False))
 
 
 _LIVE = "live-"
 
 
-def _version_of(job: Job) -> str:
-    """The version of a job; it changes when the job is resumed or restarted."""
-    return f"{_LIVE}{job.launch[:12]}"
+def _version_of(job: Job, pass_: int) -> str:
+    """The version of a job; it changes when the job is resumed or restarted, and with each pass.
+
+    The same state has other weights in another pass, as penalties grow with the passes.
+    """
+    return f"{_LIVE}{job.launch[:12]}" + (f".{pass_ + 1}" if pass_ else "")
 
 
 class RegistrySource(ModelSource):

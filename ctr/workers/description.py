@@ -33,7 +33,7 @@ from ctr.features.inputs import file_digests
 from ctr.features.spec import LEARNT, SPEC, spec_files, spec_of_files
 from ctr.learn import Admission, Learner, Sampling
 from ctr.optimizers import Optimizer, Passes, optimizer_from_json
-from ctr.ps import DEFAULT_FILTERS, Filters, RedisStore, RedisUrl, parse_redis_url
+from ctr.ps import DEFAULT_FILTERS, BoardView, Filters, RedisStore, RedisUrl, parse_redis_url
 from ctr.ps.wire import PATIENCE_S
 from ctr.stream import LANES, ExampleStream, StreamSource
 from ctr.workers.data_plan import DataPlan
@@ -165,6 +165,12 @@ class JobDescription(BaseModel):
     def optimizer_in(self, shard_pass: int) -> Optimizer:
         """The optimizer in a pass of this job, from 0."""
         return self.optimizer.in_pass(self._before.during(shard_pass + 1, self.rows - self.held_out))
+
+    def pass_at(self, view: BoardView) -> int:
+        """The pass of the last data shard that was begun, from 0."""
+        plan = self.plan()
+        pushed = (plan.place(rank, each.pushed) + 1 for rank, each in enumerate(view.ranks))
+        return plan.pass_of(max(view.started, *pushed, 1) - 1)
 
     def passes_after(self, number: int) -> float:
         """Passes over the rows of the state after pass `number` of this job, from 1; see `Passes`.

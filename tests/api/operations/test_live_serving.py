@@ -13,16 +13,19 @@ import httpx
 import numpy as np
 import pytest
 
+from ctr.api.operations import StoreSource
+from ctr.distributed.run import adopt
 from ctr.errors import SettingError
 from ctr.features import FeatureSpec
 from ctr.learn import read_out
 from ctr.model import LinearModel, Model, load_model
-from ctr.ps import JobBoard, parse_redis_url
+from ctr.optimizers.ftrl import Ftrl
+from ctr.ps import JobBoard, RedisStore, parse_redis_url
 from ctr.settings import ServeJob
 from ctr.workers import JobDescription
 from tests.api.operations.test_processes import children
 from tests.command_line import Cli
-from tests.ctr.distributed_jobs import Command, wait_for
+from tests.ctr.distributed_jobs import Command, describe, in_memory, wait_for
 from tests.ctr.jobs.test_streaming import Streaming
 from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
 
@@ -59,8 +62,8 @@ def server(*words: object) -> Iterator[tuple[Command, str]]:
         process.close()
 
 
-def predicted_by_store(url: str) -> list[np.float32]:
-    """What the weights predict that are in the store now."""
+def predicted_by_store(url: str, pass_: int = 0) -> list[np.float32]:
+    """What the weights predict that are in the store now, in a pass of the job."""
     parsed = parse_redis_url(url)
     with closing(JobBoard(parsed)) as board:
         job = board.job()
@@ -68,7 +71,7 @@ def predicted_by_store(url: str) -> list[np.float32]:
         description = JobDescription.from_bytes(job.description)
     with closing(description.join_store(parsed)) as store:
         slots, state = read_out(store)
-    linear = LinearModel.of_weights(slots, description.optimizer_in(0).weights(state))
+    linear = LinearModel.of_weights(slots, description.optimizer_in(pass_).weights(state))
     return list(Model.of(description.feature_spec(), linear, {}).predict(ROWS))
 
 
@@ -192,6 +195,40 @@ def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) 
             streaming.stop(again)
         eventually(lambda: client.get("/readyz").status_code == 503)
         assert predict(client)[0] == expected
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "asp"])
+def test_weights_are_those_of_the_pass_that_a_job_is_in(
+    redis_url: str, job_log: Path, job_spec: FeatureSpec, consistency: str
+) -> None:
+    url = f"{redis_url}?model=passes-{consistency}"
+    parsed = parse_redis_url(url)
+    ftrl = Ftrl(l1=0.1, l2=2.0)
+    job = describe(job_log, job_spec, ftrl=ftrl, passes=2, consistency=consistency)
+    plan, z_bits, n_bits = job.plan(), job.z_bits, job.n_bits
+    shape = {"bits": job_spec.bits, "width": Ftrl.width, "facts": job.facts()}
+    opened = RedisStore(parsed, **shape, z_bits=z_bits, n_bits=n_bits)
+    with closing(opened) as store, closing(JobBoard(parsed)) as board:
+        adopt(store, *in_memory(job)[0], ftrl)
+        board.create("passes", job.to_bytes(), shards=plan.shards, ranks=job.ranks)
+        source, served = StoreSource(url), []
+        for pass_ in range(2):
+            (version,) = source.versions()["live"]
+            model = source.load(version)
+            assert model.linear.live is not None
+            model.linear.live.start()
+            served.append(list(model.predict(ROWS)))
+            assert served[pass_] == predicted_by_store(url, pass_)
+            model.linear.live.close()
+            if pass_:
+                break
+            if consistency == "bsp":
+                board.restore({}, [-(-plan.shards_in_pass // job.ranks)] * job.ranks)
+            else:
+                board.restore({plan.shards_in_pass: 0})
+        assert served[0] != served[1]
+        board.finish()
+        store.drop()
 
 
 def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
