@@ -166,7 +166,7 @@ def _source_of(job: ServeJob) -> ModelSource:
     if job.store is not None:
         is_alone = job.model is None and job.registry is None
         published = None if is_alone else _source_of(job.model_copy(update={"store": None}))
-        return StoreSource(job.store, published)
+        return StoreSource(job.store, published, _shared_folder())
     if job.registry is not None:
         others = [label for label, share in ((CANARY, job.canary), (SHADOW, job.shadow)) if share]
         return RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
@@ -204,13 +204,18 @@ def _answer(
         raise failures[0]
 
 
+def _shared_folder() -> Path | None:
+    """The folder that several processes share."""
+    folder = os.environ.get(SHARED_FOLDER)
+    return None if folder is None else Path(folder)
+
+
 class _Applications:
     """Makes the applications of models, whose windows are in Redis or in this process."""
 
     def __init__(self, job: ServeJob) -> None:
         self._job = job
-        folder = os.environ.get(SHARED_FOLDER)
-        self.index_folder = None if folder is None else Path(folder)
+        self.index_folder = _shared_folder()
         """Where models keep their index, so that several processes share it."""
         self.feedback: FeedbackLog | None = None
         """Of this process."""

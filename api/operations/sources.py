@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import orjson
 
 from ctr.errors import ModelError, StoreError
 from ctr.features import is_uri
 from ctr.features.folder import MANIFEST
 from ctr.model import LinearModel, Model, load_model, read_manifest
+from ctr.outputs import replace_file
 from ctr.registry import Registry
-
-if TYPE_CHECKING:
-    from ctr.ps import Job
-    from ctr.workers import JobDescription
 
 CANARY = "canary"
 """The label of the version that answers a share of the requests."""
@@ -120,43 +119,60 @@ class StoreSource(ModelSource):
     main, poll_s = "live", NEAR_S
     fixed = "the server serves the model of a running job, which has no labels"
 
-    def __init__(self, url: str, published: ModelSource | None = None) -> None:
-        """`published`: what is served until a job is found. Live weights stay, whatever the job does."""
+    def __init__(self, url: str, published: ModelSource | None = None, shared: Path | None = None) -> None:
+        """`published`: what is served until a job is found. Live weights stay, whatever the job does.
+
+        `shared`: the folder in which the processes of a server share the weights.
+        """
         from ctr.ps import JobBoard, parse_redis_url
 
         self._url, self._published = parse_redis_url(url), published
+        self._job_file = None if shared is None else shared / "live.json"
+        """Has the job whose weights the processes share."""
         self._has_been_live = False
         self.name = str(self._url)
         self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
 
     def versions(self) -> Mapping[str, Sequence[str]]:
         try:
-            job, _, pass_ = self._job()
-            return {self.main: [_version_of(job, pass_)]}
+            return {self.main: [self._job().version]}
         except StoreError:
             if self._published is None or self._has_been_live:
                 raise
-            return {self.main: self._published.versions()[self._published.main]}
+            shared = self._shared_job()
+            live = [] if shared is None else [shared.version]
+            return {self.main: [*live, *self._published.versions()[self._published.main]]}
 
     def load(self, version: str) -> Model:
         if self._published is not None and not version.startswith(_LIVE):
             return self._published.load(version)
         from ctr.lookup import LiveWeights
+        from ctr.workers import JobDescription
 
-        job, description, pass_ = self._job()
-        if _version_of(job, pass_) != version:
+        try:
+            job = self._job()
+        except StoreError:
+            shared = self._shared_job()
+            if shared is None:
+                raise
+            job = shared
+        if job.version != version:
             raise StoreError(f"{self.name}: the job has just changed; its next version is served soon.")
-        spec, optimizer = description.feature_spec(), description.optimizer_in(pass_)
+        description = JobDescription.from_bytes(job.description.encode())
+        spec, optimizer = description.feature_spec(), description.optimizer_in(job.pass_)
         join = partial(description.join_store, self._url, patience_s=_STORE_S, from_replicas=True)
         weights = LiveWeights(join, spec.bits, optimizer)
         facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
         model = Model.of(spec, LinearModel.following(weights, spec.bits), facts)
         del model.manifest["nonzero_weights"]
         self._has_been_live = True
+        if self._job_file is not None:
+            with suppress(OSError), replace_file(self._job_file) as draft:
+                draft.write_bytes(orjson.dumps(job))
         return replace(model, manifest={**model.manifest, "id": version})
 
-    def _job(self) -> tuple[Job, JobDescription, int]:
-        """The job, its description, and the pass that it is in, from 0."""
+    def _job(self) -> _LiveJob:
+        """The job on the board."""
         with closing(self._open_board()) as board:  # opened each time, as this process may be forked
             job = board.job()
             if job is None:
@@ -165,19 +181,36 @@ class StoreSource(ModelSource):
                 )
             from ctr.workers import JobDescription
 
-            description = JobDescription.from_bytes(job.description)
-            return job, description, description.pass_at(board.look(shards=False))
+            pass_ = JobDescription.from_bytes(job.description).pass_at(board.look(shards=False))
+        return _LiveJob(job.id, job.launch, pass_, job.description.decode())
+
+    def _shared_job(self) -> _LiveJob | None:
+        """The job whose weights the processes share; they have these also while the store is away."""
+        if self._job_file is None or not self._job_file.exists():
+            return None
+        return _LiveJob(**orjson.loads(self._job_file.read_bytes()))
 
 
 _LIVE = "live-"
 
 
-def _version_of(job: Job, pass_: int) -> str:
-    """The version of a job; it changes when the job is resumed or restarted, and with each pass.
+@dataclass(frozen=True, slots=True)
+class _LiveJob:
+    """A job in one of its passes."""
 
-    The same state has other weights in another pass, as penalties grow with the passes.
-    """
-    return f"{_LIVE}{job.launch[:12]}" + (f".{pass_ + 1}" if pass_ else "")
+    id: str
+    launch: str
+    pass_: int
+    """From 0."""
+    description: str
+
+    @property
+    def version(self) -> str:
+        """The version of its weights; it changes when the job is resumed or restarted, and with each pass.
+
+        The same state has other weights in another pass, as penalties grow with the passes.
+        """
+        return f"{_LIVE}{self.launch[:12]}" + (f".{self.pass_ + 1}" if self.pass_ else "")
 
 
 class RegistrySource(ModelSource):

@@ -27,7 +27,7 @@ from tests.api.operations.test_processes import children
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, describe, in_memory, wait_for
 from tests.ctr.jobs.test_streaming import Streaming
-from tests.ps.redis_servers import eventually, needs_redis, timing_sensitive
+from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
 
@@ -195,6 +195,33 @@ def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) 
             streaming.stop(again)
         eventually(lambda: client.get("/readyz").status_code == 503)
         assert predict(client)[0] == expected
+
+
+def test_a_process_that_replaces_another_while_the_store_is_away_serves_what_its_siblings_do(
+    start_redis: StartRedis, job_log: Path, job_spec: FeatureSpec, tmp_path: Path, models: list[Path]
+) -> None:
+    redis = start_redis()
+    streaming = Streaming(redis.url, job_log, job_spec, tmp_path)
+    words = "--store", streaming.store_url, "--model", models[0], "--workers", 2
+    with closing(streaming.stream), server(*words) as (parent, url):
+
+        def seen() -> set[str]:
+            versions = set()
+            for _ in range(12):  # a connection each, so both processes are asked
+                with suppress(httpx.TransportError):
+                    versions.add(httpx.get(f"{url}/readyz").json()["model"])
+            return versions
+
+        assert seen() == {load_model(models[0]).id}
+        streaming.append(5)
+        with streaming.training(additive=False):
+            eventually(lambda: all(version.startswith("live-") for version in seen()), 60.0)
+            (live,) = seen()
+            redis.servers[0].kill()
+            for killed in children(parent):
+                os.kill(killed, signal.SIGKILL)
+                eventually(lambda pid=killed: pid not in children(parent) and len(children(parent)) == 2)
+            eventually(lambda: len(children(parent)) == 2 and seen() == {live})
 
 
 @pytest.mark.parametrize("consistency", ["bsp", "asp"])
