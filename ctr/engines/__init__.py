@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.engines.engine import DeadWorker, Engine, WorkerGroup
+    from ctr.engines.engine import DeadWorker, Engine, Failure, WorkerGroup
     from ctr.engines.forking import fork_server, serve
     from ctr.engines.opening import open_engine
     from ctr.engines.processes import Processes

@@ -6,10 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from ctr.errors import DataError
 from ctr.ps import RedisUrl
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a task returns that would fail again if it were repeated."""
+
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class Engine(Protocol):
 
     def map(
         self,
-        function: Callable[[Task], Result],
+        function: Callable[[Task], Result | Failure],
         tasks: Sequence[Task],
         on_progress: Callable[[float], None],
     ) -> list[Result]:
@@ -63,8 +71,9 @@ class Engine(Protocol):
         one of its results counts: each attempt must write to a place of its own, which its result names.
         `on_progress` is called with the share of tasks that are done, 0 to 1.
 
-        Raises CtrError, in one line, if tasks cannot run. `function` must return errors of its data, as a
-        task that raises is run again.
+        Raises CtrError, in one line, if tasks cannot run. `function` must return errors of its data as a
+        `Failure`, as a task that raises is run again: then no more tasks begin, and its message is raised as
+        a DataError.
         """
 
     def prepare(self, workers: int) -> None:
@@ -78,3 +87,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release its resources."""
+
+
+def results_of(outcomes: Sequence[Result | Failure]) -> list[Result]:
+    """The results of tasks. Raises the DataError of the first failure."""
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            raise DataError(outcome.message)
+        results.append(outcome)
+    return results

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property
 from multiprocessing import get_context
 
-from ctr.engines.engine import Result, Task
+from ctr.engines.engine import Failure, Result, Task, results_of
 from ctr.engines.forking import fork_server
 from ctr.engines.worker_processes import WorkerProcesses
 from ctr.errors import EngineError
@@ -24,7 +24,7 @@ class Processes:
 
     def map(
         self,
-        function: Callable[[Task], Result],
+        function: Callable[[Task], Result | Failure],
         tasks: Sequence[Task],
         on_progress: Callable[[float], None],
     ) -> list[Result]:
@@ -32,8 +32,12 @@ class Processes:
         futures = [self._pool.submit(function, task) for task in tasks]
         try:
             for done, future in enumerate(as_completed(futures), 1):
-                future.result()
+                if isinstance(future.result(), Failure):
+                    break
                 on_progress(done / len(tasks))
+            # Tasks begin in their order: the first of the failures is that of the first rows.
+            begun = [future for future in futures if not future.cancel()]
+            outcomes = [future.result() for future in begun]
         except BrokenProcessPool:
             raise EngineError(
                 "a process was killed while it ran a task, perhaps for lack of memory."
@@ -41,7 +45,7 @@ class Processes:
         except BaseException:
             self._pool.shutdown(wait=False, cancel_futures=True)
             raise
-        return [future.result() for future in futures]
+        return results_of(outcomes)
 
     def prepare(self, workers: int) -> None:
         """See `Engine`."""

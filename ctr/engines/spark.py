@@ -12,13 +12,14 @@ from secrets import token_hex
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from ctr.engines.engine import Result, Task
+from ctr.engines.engine import Failure, Result, Task, results_of
 from ctr.engines.spark_session import spark_errors, spark_session
 from ctr.engines.spark_tasks import run_tasks
 from ctr.engines.spark_workers import SparkWorkers
 from ctr.ps import RedisUrl
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
 _POLL_S = 0.5
@@ -39,7 +40,7 @@ class SparkEngine:
 
     def map(
         self,
-        function: Callable[[Task], Result],
+        function: Callable[[Task], Result | Failure],
         tasks: Sequence[Task],
         on_progress: Callable[[float], None],
     ) -> list[Result]:
@@ -47,8 +48,22 @@ class SparkEngine:
         if not tasks:
             return []
         group = f"ctr-{token_hex(4)}"
-        with spark_errors(), _watching(self._session, group, len(tasks), on_progress):
-            return run_tasks(self._session, group, function, tasks)
+        # Known when the task has ended: its result is not, until all tasks have.
+        none: tuple[Failure, ...] = ()
+        failures = self._session.sparkContext.accumulator(none, _Joined())  # type: ignore[arg-type,unused-ignore]
+
+        def noted(task: Task) -> Result | Failure:
+            outcome = function(task)
+            if isinstance(outcome, Failure):
+                failures.add((outcome,))
+            return outcome
+
+        with spark_errors(), _watching(self._session, group, len(tasks), failures, on_progress):
+            try:
+                return results_of(run_tasks(self._session, group, noted, tasks))
+            except Exception:
+                results_of(failures.value)  # for which the job was cancelled
+                raise
 
     def prepare(self, workers: int) -> None:
         """See `Engine`."""
@@ -61,16 +76,35 @@ class SparkEngine:
         """See `Engine`: the session stays, as a new one takes seconds to start."""
 
 
+class _Joined:
+    """PySpark's `AccumulatorParam` for tuples."""
+
+    def zero(self, _: tuple[Failure, ...]) -> tuple[Failure, ...]:
+        return ()
+
+    def addInPlace(self, one: tuple[Failure, ...], other: tuple[Failure, ...]) -> tuple[Failure, ...]:  # noqa: N802
+        return one + other
+
+
 @contextmanager
 def _watching(
-    session: SparkSession, group: str, count: int, on_progress: Callable[[float], None]
+    session: SparkSession,
+    group: str,
+    count: int,
+    failures: Accumulator[tuple[Failure, ...]],
+    on_progress: Callable[[float], None],
 ) -> Iterator[None]:
-    """While the `with` block runs a job in this group, report the share of its finished tasks."""
+    """While the `with` block runs a job in this group, report the share of its finished tasks.
+
+    The job is cancelled when a task has failed.
+    """
     context, ended = session.sparkContext, Event()
     tracker = context.statusTracker()
 
     def poll() -> None:
         while not ended.wait(_POLL_S):
+            if failures.value:
+                context.cancelJobGroup(group)
             infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
             stages = [tracker.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
             done = sum(stage.numCompletedTasks for stage in stages if stage)

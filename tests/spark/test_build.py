@@ -114,6 +114,17 @@ def building(logs: list[Path], out: Path, master: str, env: dict[str, str] | Non
     )  # fmt: skip
 
 
+def test_a_bad_row_ends_the_job_while_other_tasks_run(logs: list[Path], tmp_path: Path) -> None:
+    out, bad = tmp_path / "out" / "logs.hashed", tmp_path / "bad.tsv"
+    bad.write_text(logs[0].read_text().partition("\n")[0] + "\nx\n")
+    job = building([*logs, bad], out, LOCAL)
+    wait_for(lambda: attempts(out.parent))
+    os.kill(job.python_workers()[0], signal.SIGSTOP)
+    done = job.end()
+    assert done.code == 1
+    assert done.err.startswith(f"error: {bad}:2: found 1 column")
+
+
 def test_a_task_that_is_killed_twice(logs: list[Path], hashed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out" / "logs.hashed"
     job = building(logs, out, LOCAL)

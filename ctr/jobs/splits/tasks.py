@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from ctr.engines import Engine
-from ctr.errors import CtrError, DataError, EngineError
+from ctr.engines import Engine, Failure
+from ctr.errors import CtrError, EngineError
 from ctr.features import FeatureSpec
 from ctr.features.inputs import FileState, InputFile
 from ctr.features.readers import file_splits, follow_lines
@@ -71,13 +71,8 @@ def map_tasks(
     """As `map_splits`, for work without splits; `size`: the number of bytes to read."""
     kernels = kernel_digest()
     tasks = [_Task(function, each, kernels) for each in work]
-    results = []
     with progress(what, size) as show:
-        for result in engine.map(_run, tasks, lambda share: show(0, share)):
-            if isinstance(result, _Failure):
-                raise DataError(result.message)
-            results.append(result)
-    return results
+        return engine.map(_run, tasks, lambda share: show(0, share))
 
 
 def _with_split(
@@ -88,14 +83,7 @@ def _with_split(
     return function(work, split)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """A problem of rows or of a machine, which would recur if the task were repeated."""
-
-    message: str
-
-
-def _run(task: _Task[Work, Result]) -> Result | _Failure:
+def _run(task: _Task[Work, Result]) -> Result | Failure:
     try:
         if kernel_digest() != task.kernels:
             raise EngineError(
@@ -103,4 +91,4 @@ def _run(task: _Task[Work, Result]) -> Result | _Failure:
             )
         return task.function(task.work)
     except CtrError as error:
-        return _Failure(f"{str(error).removesuffix('.')} (on {socket.gethostname()}).")
+        return Failure(f"{str(error).removesuffix('.')} (on {socket.gethostname()}).")
