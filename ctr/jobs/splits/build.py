@@ -146,7 +146,8 @@ def _hash(
     common: _Common, split_windows: SplitWindows | None, split: InputFile, folder: Path
 ) -> _HashedSplit:
     kept = folder / _BAD_ROWS if common.policy.quarantine is not None else None
-    spec, policy = spec_of_files(common.spec, "the feature spec"), BadRowPolicy(common.policy.skip, kept)
+    spec = spec_of_files(common.spec, "the feature spec")
+    policy = BadRowPolicy(common.policy.skip, kept)  # `take_pass` checks the fraction, which is of all splits
     windows = None if split_windows is None else split_windows.history(spec)
     source = RawSource(
         spec, [split], on_bad_rows=policy, choice=common.choice, windows=windows, with_fields=True

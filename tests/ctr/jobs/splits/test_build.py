@@ -89,6 +89,21 @@ def test_a_bad_row_ends_the_build_by_file_and_line(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_bad_rows_are_counted_over_all_splits(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_LEAST_BYTES", 500)
+    monkeypatch.setattr(tasks, "_MOST_BYTES", 500)
+    spec, path = tmp_path / "spec.yaml", tmp_path / "a.csv"
+    spec.write_text(SPEC.replace("quantiles, buckets: 5", "log").replace(", min_count: 3", ""))
+    path.write_text("y,w,n,c\n" + "1,1,5,v\n" * 400 + "1,1,x,v\n" * 20)
+    build = ("features", "build", "--spec", spec, path, "--on-bad-rows", "skip", "--out", tmp_path / "x")
+    assert cli(*build, "--engine", "processes", "--max-bad-fraction", 0.1).code == 0
+    one, apart = cli(*build), cli(*build, "--engine", "processes")
+    assert (one.code, one.err) == (apart.code, apart.err)
+    assert one.err.startswith("error: 20 of the 420 rows read are bad (4.8%)")
+
+
 def test_labels_of_two_kinds_in_two_tasks_are_refused(cli: Cli, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(
