@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from ctr.settings import BuildJob
 
 if TYPE_CHECKING:
     from ctr.engines import Engine
-    from ctr.features import Batch
+    from ctr.features import BadRowPolicy, Batch
     from ctr.features.readers import RowChoice
     from ctr.features.windows import Windows
 
@@ -59,10 +59,15 @@ class Portion:
     """The names of uploaded parts."""
 
 
-def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portion]:
+def open_portions(
+    job: BuildJob,
+    spec: FeatureSpec | None = None,
+    policies: Mapping[Path | str, BadRowPolicy] | None = None,
+) -> list[Portion]:
     """The inputs with the fitted spec. Raises DataError and SpecError.
 
-    `spec`: the spec that `job.spec` names, if it is already loaded.
+    `spec`: the spec that `job.spec` names, if it is already loaded. `policies`: what becomes of the bad rows
+    of each data set; None: what the job says.
     """
     wanted = spec or load_spec(job.spec)
     if job.engine is not None and wanted.windows:
@@ -86,7 +91,7 @@ def open_portions(job: BuildJob, spec: FeatureSpec | None = None) -> list[Portio
         source = RawSource(
             fitted,
             files,
-            on_bad_rows=job.bad_row_policy(name),
+            on_bad_rows=job.bad_row_policy(name) if policies is None else policies[name],
             threads=min(max((os.cpu_count() or 1) - 1, 1), _MOST_THREADS),  # one core is for writing
             choice=choice,
             windows=_windows(fitted, job.windows_from),

@@ -68,7 +68,11 @@ def run(
     with _saying_what_remains(remains), ExitStack() as opened:
         require_places(job)
         engine = None if job.engine is None else opened.enter_context(_opened(job))
-        setup = set_up(opened.enter_context(staged(job)))
+        stage = opened.enter_context(staged(job))
+        setup = set_up(stage.job)
+        setup.source.bad_rows.merge(stage.bad_rows)
+        if setup.holdout is not None:
+            setup.holdout.source.bad_rows.merge(stage.holdout_bad_rows)
         passes = PassEvaluations(setup, stop)
         trained, cluster = _learn(setup, passes, stop, remains, show, on_progress, engine)
         trained = passes.best_of(trained)
@@ -324,8 +328,10 @@ def _publish(place: str, model: Path) -> None:
 
 
 def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
-    """Those of training."""
-    return setup.source.bad_rows if cluster is None else cluster.report.bad_rows
+    """Those of training; workers meet none in a data set, whose build left them out."""
+    if cluster is None or isinstance(setup.source, DatasetSource):
+        return setup.source.bad_rows
+    return cluster.report.bad_rows
 
 
 def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:

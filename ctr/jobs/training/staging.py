@@ -2,47 +2,89 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ctr.errors import DataError, SettingError, named
-from ctr.features import is_dataset
-from ctr.features.inputs import RemoteFolder
+from ctr.features import BLOCK_ROWS, BadRows, FeatureSpec, is_dataset
+from ctr.features.dataset import key_of
+from ctr.features.folder import MANIFEST
+from ctr.features.inputs import RemoteFolder, input_files
 from ctr.jobs.training.setup import wanted_spec
 from ctr.settings import BuildJob, TrainJob
 
 _TRAINING, _HOLDOUT = "training.hashed", "holdout.hashed"
+_NOTE = "staged.json"
+"""The file that says what complete data sets were made of, and which rows they left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A job over the hashed data sets of its raw inputs, or as it was if it has no staging folder."""
+
+    job: TrainJob
+    bad_rows: BadRows = field(default_factory=BadRows)
+    """Rows that the data set of training left out."""
+    holdout_bad_rows: BadRows = field(default_factory=BadRows)
 
 
 @contextmanager
-def staged(job: TrainJob) -> Iterator[TrainJob]:
+def staged(job: TrainJob) -> Iterator[Staged]:
     """The job over hashed data sets that its engine makes of raw inputs, in its staging folder if it has one.
 
-    They are removed after the `with` block, unless the job keeps them. Raises as `build_datasets`.
+    A job that resumes uses those that it made before it was killed. They are removed after the `with` block,
+    unless the job keeps them. Raises as `build_datasets`.
     """
     if job.staging is None or any(map(is_dataset, job.inputs)):
-        yield job
+        yield Staged(job)
         return
-    training, holdout = (staging_place(job.staging, name) for name in (_TRAINING, _HOLDOUT))
+    names = [_TRAINING] if job.holdout_where is None else [_TRAINING, _HOLDOUT]
+    folder = RemoteFolder(job.staging.resolve().as_uri() if isinstance(job.staging, Path) else job.staging)
+    spec = wanted_spec(job)
+    if spec is None:
+        raise SettingError(f"raw files need a feature spec: give {named('spec')}, such as criteo.")
+    key = key_of(spec, input_files(job.inputs), BLOCK_ROWS, job.rows(held_out=False))
+    bad_rows = _bad_rows_noted(folder, key, names) if job.resume else None
+    places = [_place(job.staging, name) if bad_rows else staging_place(job.staging, name) for name in names]
+    removes = bad_rows is None  # if not, the job that made them may still be running
     try:
-        yield _over(job, training, holdout)
+        if bad_rows is None:
+            bad_rows = _build(job, spec, places)
+            entry = {"key": key, "bad_rows": [each.to_json() for each in bad_rows]}
+            folder.write(_NOTE, json.dumps(entry).encode())
+        over = job.with_values(inputs=places[:1], spec=None, holdout_where=None)
+        yield Staged(over.with_values(holdout=places[1:] or job.holdout), *bad_rows)
+        removes = True
     finally:
-        if not job.keep_staging:
-            for place in (training, holdout):
+        if removes and not job.keep_staging:
+            folder.remove([_NOTE])
+            for place in places:
                 remove_staged(place)
+
+
+def _bad_rows_noted(staging: RemoteFolder, key: str | None, names: Sequence[str]) -> list[BadRows] | None:
+    """The bad rows of the data sets of these names, if they are complete and made of the same rows."""
+    if not all(staging.has(name) for name in (_NOTE, *(f"{name}/{MANIFEST}" for name in names))):
+        return None
+    with suppress(ValueError):  # torn
+        entry = json.loads(staging.read(_NOTE))
+        if entry["key"] == key:
+            return [BadRows.from_json(each) for each in entry["bad_rows"]]
+    return None
+
+
+def _place(staging: Path | str, name: str) -> Path | str:
+    return staging / name if isinstance(staging, Path) else f"{staging.rstrip('/')}/{name}"
 
 
 def staging_place(staging: Path | str, name: str) -> Path | str:
     """The place of this name in a staging folder. Raises DataError if something is there."""
-    if isinstance(staging, Path):
-        place: Path | str = staging / name
-        taken = Path(place).exists()
-    else:
-        place = f"{staging.rstrip('/')}/{name}"
-        taken = bool(RemoteFolder(place).names())
-    if taken:
+    place = _place(staging, name)
+    if place.exists() if isinstance(place, Path) else RemoteFolder(place).names():
         raise DataError(f"{place} already exists; train on it, remove it, or give another folder.")
     return place
 
@@ -55,28 +97,23 @@ def remove_staged(place: Path | str) -> None:
         RemoteFolder(place).remove_all()
 
 
-def _over(job: TrainJob, training: Path | str, holdout: Path | str) -> TrainJob:
-    """The job over the data sets that are built in these places."""
+def _build(job: TrainJob, spec: FeatureSpec, places: Sequence[Path | str]) -> list[BadRows]:
+    """Build data sets in these places; returns the bad rows of each."""
     from ctr.jobs.build import build_datasets, open_portions  # with what other jobs do without
 
-    spec, with_holdout = wanted_spec(job), job.holdout_where is not None
-    if spec is None:
-        raise SettingError(f"raw files need a feature spec: give {named('spec')}, such as criteo.")
+    training, *holdout = places
     build = BuildJob(
         inputs=[str(path) for path in job.inputs],
         spec=str(job.spec_name or job.spec),
         out=training,
         holdout_where=job.holdout_where,
-        holdout_out=holdout if with_holdout else None,
+        holdout_out=holdout[0] if holdout else None,
         engine=job.engine,
         master=job.master,
         on_bad_rows=job.on_bad_rows,
         max_bad_fraction=job.max_bad_fraction,
     )
-    build_datasets(build, open_portions(build, spec), lambda _: None)
-    return job.with_values(
-        inputs=[training],
-        spec=None,
-        holdout_where=None,
-        holdout=[holdout] if with_holdout else job.holdout,
-    )
+    policies = dict(zip(places, (job.bad_row_policy, job.holdout_bad_row_policy), strict=False))
+    portions = open_portions(build, spec, policies)
+    build_datasets(build, portions, lambda _: None)
+    return [portion.source.bad_rows for portion in reversed(portions)]
