@@ -8,4 +8,9 @@ from ctr.checkpoint.checkpoint import (
     read_position,
     restore_checkpoint,
 )
-from ctr.checkpoint.writer import draft_checkpoint, require_checkpoint_or_nothing, sole_writer
+from ctr.checkpoint.writer import (
+    draft_checkpoint,
+    remove_checkpoint,
+    require_checkpoint_or_nothing,
+    sole_writer,
+)

@@ -25,7 +25,7 @@ from ctr.checkpoint.checkpoint import (
     StoreFacts,
 )
 from ctr.errors import ModelError
-from ctr.features import replace_folder, require_replaceable, sha256_of
+from ctr.features import replace_folder, require_replaceable, scratch_folder, sha256_of
 from ctr.features.threads import Prefetch
 from ctr.outputs import require_writable
 from ctr.ps import PartitionDump, RedisStore
@@ -158,6 +158,20 @@ def require_checkpoint_or_nothing(folder: Path) -> None:
     files = {MANIFEST, PARTITIONS, REPORTS}
     require_replaceable(folder, "checkpoint", FORMAT, files.__contains__, ModelError)
     require_writable(folder.resolve())
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove the checkpoint, if there is one, as a whole. Raises ModelError if the disk refuses."""
+    place = folder.resolve()
+    try:
+        # Of this name, so that the next checkpoint removes what a killed process leaves.
+        with (
+            scratch_folder(place.parent, f".{place.name}.", ".partial") as aside,
+            suppress(FileNotFoundError),
+        ):
+            os.rename(place, aside / place.name)
+    except OSError as error:
+        raise ModelError(f"{folder}: the checkpoint could not be removed ({error}); remove it.") from error
 
 
 @contextmanager

@@ -95,6 +95,8 @@ def train_distributed(
             checkpoint = _checkpoint(description, settings)  # a command that was stopping has written another
             description = description.model_copy(update=_kept_of(checkpoint))
             drop_incarnation(settings.url, checkpoint.manifest.store.incarnation, job)
+        else:
+            _drop_killed(description, settings, stop)
         store = _open_store(
             description,
             settings,
@@ -222,23 +224,50 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
     folder: Path = settings.checkpoints.folder
     checkpoint = read_checkpoint(folder)
     now: Mapping[str, Any] = description.model_dump(mode="json")
-    free = {"stream_from", "inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
-    free |= {"origin"}  # only for the manifest
-    if not description.ranks:
-        free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
     if any(checkpoint.manifest.job.get(name) not in (None, now[name]) for name in _INPUT_ENTRIES):
         raise ModelError(
             f"{folder}: {', '.join(description.inputs)}: the input has changed since this checkpoint; resume "
             "with the same rows, or start again."
         )
-    for name, then in checkpoint.manifest.job.items():
-        if name not in free and now.get(name) != then:
-            setting, before, here = _difference(name, then, now.get(name))
-            raise ModelError(
-                f"{folder}: the checkpoint's job has {setting} {before}, this one {here}; resume with the "
-                "settings that the job was started with."
-            )
+    for name in _changed(checkpoint.manifest.job, now, ranks=description.ranks > 0):
+        setting, before, here = _difference(name, checkpoint.manifest.job[name], now.get(name))
+        raise ModelError(
+            f"{folder}: the checkpoint's job has {setting} {before}, this one {here}; resume with the "
+            "settings that the job was started with."
+        )
     return checkpoint
+
+
+def _changed(then: Mapping[str, Any], now: Mapping[str, Any], *, ranks: bool) -> list[str]:
+    """The entries in which descriptions of one job may not differ, and do; `ranks`: of a BSP job."""
+    free = {"stream_from", "inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
+    free |= {"origin"}  # only for the manifest
+    if not ranks:
+        free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
+    return [name for name, value in then.items() if name not in free and now.get(name) != value]
+
+
+def _drop_killed(description: JobDescription, settings: StoreSettings, stop: Event) -> None:
+    """Drop the same job if it was killed before its first checkpoint, which nobody can go on from.
+
+    Raises as `_require_over`.
+    """
+    checkpoints = settings.checkpoints
+    if checkpoints is None or checkpoints.folder.exists() or settings.url.startswith("embedded:"):
+        return
+    with closing(JobBoard(parse_redis_url(settings.url))) as board:
+        known = board.job()
+        if known is None or board.look(shards=False).state != "running":
+            return
+    then, now = (
+        each.model_dump(mode="json") for each in (JobDescription.from_bytes(known.description), description)
+    )
+    if not _changed(then, now, ranks=description.ranks > 0):
+        _require_over(settings, known.id, stop)
+        sys.stderr.write(
+            "the previous `ctr train` was killed before its first checkpoint; training begins anew\n"
+        )
+        drop_incarnation(settings.url, "", known.id)
 
 
 def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
@@ -297,7 +326,7 @@ def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:
             if view.coordinator != first.coordinator:
                 raise StoreError(
                     f"the job {job!r} is still running, led by another `ctr train`; stop that, and wait for "
-                    "its end, before you resume the job."
+                    "its end."
                 )
 
 

@@ -174,6 +174,11 @@ def test_kubernetes_trains_and_resumes(cluster: dict[str, int], data: Path) -> N
     )
     assert again.returncode == 0, again.stderr
     assert "resumed from the checkpoint of" in again.stdout
+    next_day = subprocess.run(
+        [*shell, script], env=environment(), capture_output=True, text=True, check=False, timeout=120
+    )
+    assert next_day.returncode == 0, next_day.stderr
+    assert "resumed" not in next_day.stdout
 
 
 def test_both_serve_the_model(cluster: dict[str, int], data: Path) -> None:

@@ -91,6 +91,13 @@ def run(
         published = job.publish is not None and not stopped
         if published:
             _publish(str(job.publish), saved_to)
+        if job.checkpoint is not None and job.saved and not stopped:
+            from ctr.checkpoint import remove_checkpoint  # with what training in memory does without
+
+            try:
+                remove_checkpoint(job.checkpoint)
+            except ModelError as error:
+                warnings.append(str(error))
     return TrainOutcome(
         job=job,
         result=trained.result,

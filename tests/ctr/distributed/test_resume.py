@@ -465,6 +465,23 @@ class TestKilled:
         command.popen.send_signal(signal.SIGTERM)
         assert command.end()[0] == 130
 
+    def test_before_the_first_checkpoint(self, job_data: Path, tmp_path: Path, redis_url: str) -> None:
+        """The same command begins anew; a job that succeeded leaves no checkpoint to go on from."""
+        flags = ("--workers", 2, "--consistency", "bsp", "--epochs", 9)
+        job = Trained(job_data, tmp_path, f"{redis_url}?model=m", *flags)
+        command = job.start("--checkpoint-every", "1h")
+        wait_for(job.has_begun)
+        command.popen.kill()
+        command.require_gone()
+        other = job.start("--checkpoint-every", "1h", "--epochs", 8)
+        code, said = other.end()
+        assert code == 1
+        assert "ctr ps drop" in said
+        again, summary = job.finish()
+        assert summary["moved"]["resumed_from"] is None
+        assert not job.checkpoint.exists()
+        assert job.finish(model="another")[0] == again
+
     def test_the_command_alone_with_its_servers(self, job_data: Path, tmp_path: Path) -> None:
         command = Trained(job_data, tmp_path, "embedded://", "--workers", 2, "--epochs", 900).start()
         wait_for((tmp_path / "checkpoint").exists)
