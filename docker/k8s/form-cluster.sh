@@ -1,8 +1,9 @@
 #!/bin/sh
-# Make Redis servers one cluster, once: form-cluster.sh REPLICAS HOST:PORT [HOST:PORT ...]
+# Make Redis servers one cluster, and keep them one: form-cluster.sh REPLICAS HOST:PORT [HOST:PORT ...]
 #
-# Waits until all servers answer. Does nothing where they are a cluster already; ends with an error where hash slots
-# are served by nobody. The password is taken from CTR_REDIS_PASSWORD.
+# Waits until all servers answer. Where they are a cluster already, tells each the addresses that the others have now:
+# they keep those that they had before, and find nobody there if all have changed at once. Ends with an error where
+# hash slots are served by nobody. The password is taken from CTR_REDIS_PASSWORD.
 set -eu
 
 replicas=$1
@@ -47,13 +48,14 @@ assigned=$(state_of "$1" cluster_slots_assigned)
 known=$(state_of "$1" cluster_known_nodes)
 [ -n "$assigned" ] || fail "$1 has no cluster mode: start it with --cluster-enabled yes"
 
+# Redis compares addresses that servers tell each other, and takes no names, so names are looked up first.
+addresses=
+for server in "$@"; do
+  ip=$(getent hosts "${server%:*}" | awk 'NR == 1 { print $1 }')
+  addresses="$addresses ${ip:-${server%:*}}:${server##*:}"
+done
+
 if [ "$assigned" = 0 ] && [ "$known" = 1 ]; then
-  # Redis compares addresses that servers tell each other, so names are looked up first.
-  addresses=
-  for server in "$@"; do
-    ip=$(getent hosts "${server%:*}" | awk 'NR == 1 { print $1 }')
-    addresses="$addresses ${ip:-${server%:*}}:${server##*:}"
-  done
   # shellcheck disable=SC2086
   redis-cli --cluster create $addresses --cluster-replicas "$replicas" --cluster-yes >/dev/null ||
     fail "redis-cli could not make a cluster of$addresses"
@@ -61,6 +63,13 @@ if [ "$assigned" = 0 ] && [ "$known" = 1 ]; then
   wanted=$(($# * replicas / (replicas + 1)))
 elif [ "$assigned" != 16384 ]; then
   fail "of 16384 hash slots $((16384 - assigned)) are served by nobody; repair it with redis-cli --cluster fix $1"
+else
+  for one in $addresses; do
+    for other in $addresses; do
+      [ "$one" = "$other" ] || ask "$one" CLUSTER MEET "${other%:*}" "${other##*:}" >/dev/null ||
+        fail "$one does not answer any more"
+    done
+  done
 fi
 
 for server in "$@"; do

@@ -52,8 +52,17 @@ def manifests() -> list[dict[str, Any]]:
     ]
 
 
+def pod_of(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The template of a workload's pods; None: it is no workload."""
+    spec = document.get("spec", {})
+    template: dict[str, Any] | None = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+    return template
+
+
 def container(kind: str, name: str) -> dict[str, Any]:
     """The container of a workload."""
     (found,) = (each for each in manifests() if (each["kind"], each["metadata"]["name"]) == (kind, name))
-    (only,) = found["spec"]["template"]["spec"]["containers"]
+    pod = pod_of(found)
+    assert pod is not None
+    (only,) = pod["spec"]["containers"]
     return dict(only)

@@ -19,6 +19,7 @@ from redis import Redis
 
 from ctr.ps.servers.redis_server import find_redis_server, free_ports
 from ctr.synth import write_click_log
+from tests.ctr.distributed_jobs import wait_for
 from tests.docker.files import DOCKER, SECRETS, compose, container
 from tests.ps.redis_servers import needs_redis
 
@@ -32,7 +33,7 @@ BIN = Path(sys.executable).parent
 
 @contextmanager
 def redis_cluster(folder: Path, words_of: Callable[[str], Sequence[str]]) -> Iterator[dict[str, int]]:
-    """Six servers with these words of a file, each on a port of its own, which are no cluster yet."""
+    """Six servers with these words of a file, each on a port of its own; a cluster if they were one here."""
     binary = find_redis_server()
     ports, running = {}, []
     try:
@@ -41,7 +42,7 @@ def redis_cluster(folder: Path, words_of: Callable[[str], Sequence[str]]) -> Ite
             words[words.index("--port") + 1] = str(port)
             if "--cluster-announce-ip" in words:
                 words[words.index("--cluster-announce-ip") + 1] = "127.0.0.1"
-            (folder / name).mkdir(parents=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
             with (folder / name / "log").open("wb") as log:
                 running.append(subprocess.Popen(words, cwd=folder / name, stdout=log, stderr=log))
             ports[name] = port
@@ -118,9 +119,27 @@ def test_three_primaries_have_a_replica_each(cluster: dict[str, int]) -> None:
 
 
 def test_a_cluster_is_formed_once(cluster: dict[str, int]) -> None:
-    words = container("Job", "form-cluster")["command"]
+    words = container("CronJob", "form-cluster")["command"]
     done = form(cluster, words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the cluster is ready\n", "")
+
+
+def test_servers_with_new_addresses_find_each_other_again(tmp_path: Path) -> None:
+    words = container("CronJob", "form-cluster")["command"]
+    secret = {"$(POD_IP)": "127.0.0.1", "$(CTR_REDIS_PASSWORD)": PASSWORD}
+    command = [secret.get(word, word) for word in container("StatefulSet", "redis")["command"]]
+    for _ in range(2):
+        with redis_cluster(tmp_path, lambda _: command) as ports:
+            done = form(ports, words, FORM_CLUSTER_WAIT_S="30")
+            assert done.returncode == 0, done.stderr
+            with Redis(port=ports["redis-5"], password=PASSWORD) as client:
+                wait_for(lambda: {*addresses_of(client)} == {*ports.values()})
+
+
+def addresses_of(client: Redis) -> list[int]:
+    """The ports of the servers that a server is connected with."""
+    nodes = client.cluster("NODES")
+    return [int(each.split("@")[0].split(":")[1]) for each, of in nodes.items() if of["connected"]]
 
 
 @pytest.fixture(scope="module")

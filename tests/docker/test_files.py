@@ -16,7 +16,7 @@ from compose_spec import PyCompose
 import ctr
 from ctr.api.app import create_app
 from tests.api.running import run_server
-from tests.docker.files import DOCKER, SECRETS, MissingVariableError, compose, manifests
+from tests.docker.files import DOCKER, SECRETS, MissingVariableError, compose, manifests, pod_of
 
 DATA = {"CTR_DATA": "/home/ads/clicks"}
 OF_REDIS_EXPORTER = {"redis_memory_used_bytes", "redis_commands_processed_total", "redis_connected_clients"}
@@ -73,8 +73,8 @@ def test_every_manifest_is_named_once() -> None:
 
 def test_containers_have_no_more_rights_than_they_need() -> None:
     for each in manifests():
-        pod = each["spec"].get("template", {}).get("spec") if "spec" in each else None
-        if pod is not None:
+        if (template := pod_of(each)) is not None:
+            pod = template["spec"]
             assert pod["securityContext"]["runAsNonRoot"]
             for container in pod["containers"]:
                 assert container["securityContext"]["readOnlyRootFilesystem"]
@@ -89,7 +89,7 @@ def test_services_lead_to_ports_of_containers() -> None:
     pods = {
         pod["metadata"]["labels"]["app"]: pod["spec"]["containers"]
         for each in objects
-        if (pod := each.get("spec", {}).get("template"))
+        if (pod := pod_of(each))
     }
     for service in (each for each in objects if each["kind"] == "Service"):
         ports = [
