@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,7 @@ class Version:
 
     id: str
     manifest: dict[str, Any]
+    """Empty if it is damaged."""
     labels: tuple[str, ...]
 
     @property
@@ -108,7 +110,7 @@ class Registry:
         versions = []
         for version, content in self._storage.versions().items():
             names = tuple(sorted(name for name, entry in labels.items() if entry.version == version))
-            versions.append(Version(version, self._manifest(version, content), names))
+            versions.append(Version(version, _manifest(content), names))
         return sorted(versions, key=lambda version: (version.created, version.id), reverse=True)
 
     def publish(self, model: Path, labels: Sequence[str] = ()) -> str:
@@ -194,17 +196,14 @@ class Registry:
         content = self._storage.versions().get(version)
         if content is None:
             raise ModelError(f"{self.place}: there is no version {version}; was it removed?")
-        files = [name for name in self._manifest(version, content).get("sha256", {}) if name != _STATE]
-        return load_model(self._storage.fetched(version, [*files, _MANIFEST]))
-
-    def _manifest(self, version: str, content: bytes) -> dict[str, Any]:
-        try:
-            manifest: dict[str, Any] = orjson.loads(content)
-        except orjson.JSONDecodeError:
+        manifest = _manifest(content)
+        if not manifest:
             raise ModelError(
-                f"{self.place}: the {_MANIFEST} of version {version} is damaged; remove that version."
-            ) from None
-        return manifest
+                f"{self.place}: the {_MANIFEST} of version {version} is damaged; point its labels to another"
+                " version, and remove it."
+            )
+        files = [name for name in manifest.get("sha256", {}) if name != _STATE]
+        return load_model(self._storage.fetched(version, [*files, _MANIFEST]))
 
     def _change(self, label: str, change: Callable[[LabelEntry | None], LabelEntry]) -> LabelEntry:
         with self._storage.locked():
@@ -223,6 +222,14 @@ def parse_place(text: str) -> tuple[str, list[str]]:
     for label in labels.split(","):
         _require_label(label)
     return place, labels.split(",")
+
+
+def _manifest(content: bytes) -> dict[str, Any]:
+    """Empty if it is damaged."""
+    with suppress(orjson.JSONDecodeError):
+        manifest: dict[str, Any] = orjson.loads(content)
+        return manifest
+    return {}
 
 
 def _require_label(label: str) -> None:

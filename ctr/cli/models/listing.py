@@ -37,13 +37,14 @@ def list(report: Report, registry: RegistryOption) -> None:
     }
     rows = [("version", "labels", "created", "rows", "log loss"), *map(_row, versions)]
     ids = {version.id for version in versions}
-    dangling = [
+    problems = [
         f"label {name} points to {entry.version}, which does not exist"
         for name, entry in sorted(labels.items())
         if entry.version not in ids
     ]
+    problems += [f"version {each.id} is damaged" for each in versions if not each.manifest]
     hint = [f"{registry} has no versions; `ctr models publish` adds one"]
-    report((table(rows, "<<<>>") if versions else hint) + dangling, facts)
+    report((table(rows, "<<<>>") if versions else hint) + problems, facts)
 
 
 def _row(version: Version) -> tuple[str, ...]:

@@ -32,6 +32,10 @@ def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) ->
     assert facts["versions"][0]["labels"] == ["canary", "stable"]
     refused = cli("models", "remove", "stable", "--registry", registry)
     assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+    (registry / "versions" / ids[0] / "manifest.json").write_text("{")
+    listed = cli("models", "list", "--registry", registry)
+    assert listed.code == 0
+    assert f"version {ids[0]} is damaged" in listed.out
 
 
 def test_a_full_disk_leaves_nothing_half_published(cli: Cli, click_log: Path, tmp_path: Path) -> None:
