@@ -36,8 +36,8 @@ class Staged:
 def staged(job: TrainJob) -> Iterator[Staged]:
     """The job over hashed data sets that its engine makes of raw inputs, in its staging folder if it has one.
 
-    A job that resumes uses those that it made before it was killed. They are removed after the `with` block,
-    unless the job keeps them. Raises as `build_datasets`.
+    A job with checkpoints uses those that it made before it was killed. They are removed after the `with`
+    block, unless the job keeps them. Raises as `build_datasets`.
     """
     if job.staging is None or any(map(is_dataset, job.inputs)):
         yield Staged(job)
@@ -48,7 +48,7 @@ def staged(job: TrainJob) -> Iterator[Staged]:
     if spec is None:
         raise SettingError(f"raw files need a feature spec: give {named('spec')}, such as criteo.")
     key = key_of(spec, input_files(job.inputs), BLOCK_ROWS, job.rows(held_out=False))
-    bad_rows = _bad_rows_noted(folder, key, names) if job.resume else None
+    bad_rows = None if job.checkpoint is None else _bad_rows_noted(folder, key, names)
     places = [_place(job.staging, name) if bad_rows else staging_place(job.staging, name) for name in names]
     removes = bad_rows is None  # if not, the job that made them may still be running
     try:

@@ -61,7 +61,7 @@ def test_a_driver_that_was_killed_is_resumed_with_what_it_staged(
     killed.popen.kill()
     killed.end()
     refused = cli(*words)
-    assert f"{staging / 'training.hashed'} already exists; train on it, remove it" in refused.err
+    assert f"{checkpoint} has a checkpoint: to go on from it, add --resume." in refused.err
     done = cli(*words, "--resume", "--checkpoint-every", "1h")
     assert done.code == 0, done.err
     assert "resumed from the checkpoint of" in done.out
