@@ -221,8 +221,7 @@ class Coordinator:
                 raise read_failure(view.message, self.board.reports())
             if self._pause.is_over(view):
                 seconds = watch.seconds()
-                self.board.finish()
-                self._wait_until_left()
+                self._end(self.board.finish)
                 return self._result(seconds, interrupted=False)
             if stop.is_set():
                 seconds = watch.seconds()
@@ -270,16 +269,18 @@ class Coordinator:
         """End the job between chunks, or for BSP between rounds, with a last checkpoint."""
         self._checkpoints.join(_LONGEST_END_S)
         at_rest = not self._job.ranks or self._pause.close(self._workers.alive, _LONGEST_END_S)
-        self.board.stop()
-        self._wait_until_left()
+        self._end(self.board.stop)
         self._correct_progress()
         self._checkpoints.take_last(self._watch.seconds(), at_rest=at_rest)
 
-    def _wait_until_left(self) -> None:
-        """Wait until the workers, those of other machines too, have reported and left."""
+    def _end(self, end: Callable[[], None]) -> None:
+        """End the job, and wait until the workers, those of other machines too, have reported and left."""
+        end()
         deadline = perf_counter() + _LONGEST_END_S
         while (view := self.board.look(shards=False)).workers and perf_counter() < deadline:
             self._expire_dead(view)
+            if view.state == "running":  # a failover has lost that it has ended
+                end()
             sleep(_POLL_S / 4)
         self._expire_dead(view)
 

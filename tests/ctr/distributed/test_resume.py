@@ -159,6 +159,22 @@ class TestStopped:
         position = JobPosition.from_json(read_checkpoint(settings.folder).manifest.position)
         assert position.progress == dict.fromkeys(view.unfinished, 1 if lost else 3)
 
+    def test_again_when_a_failover_has_lost_that_it_is(
+        self, start_job: StartJob, job_data: Path, redis_url: str
+    ) -> None:
+        """Else workers would go on while the model is read."""
+        running = start_job(describe(job_data, consistency="asp", passes=50), redis_url)
+        assert running.once(lambda view: pushed(view) > 4)
+        with running.board() as board:
+            other = board.leases.register("here")  # which does not leave yet
+            with Heartbeat(0.1, lambda: board.leases.heartbeat(other)):
+                running.stop.set()
+                wait_for(lambda: board.look().state == "stopping")
+                board._record.write(("HSET", board._key.job, "state", "running"))
+                wait_for(lambda: board.look().state == "stopping", 10.0)
+            board.leases.expire(other)
+            assert running.result().result.interrupted
+
     def test_within_a_round_says_that_there_is_no_last_checkpoint(
         self, start_job: StartJob, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
