@@ -53,7 +53,8 @@ def draft_checkpoint(
     then in the partitions but not in the position: its chunk is trained again after resuming, and its token
     keeps it from counting twice. In the other order, the push would be lost. `reports` should cover the
     chunks of the position. `job` and `position` are JSON objects, and copied at once. `pushed` are watermarks
-    that every partition must have reached at the position; a partition that has not has lost pushes.
+    that every partition must have: of data that is not being trained, so that others mean lost pushes, or
+    that a failover has ended the pause.
 
     `commit`, in any thread, writes the draft to disk, calls `confirm`, and replaces the checkpoint. An
     earlier one stays until then, and if `confirm` raises. A draft that is not committed is removed at the end
@@ -82,7 +83,7 @@ def draft_checkpoint(
             dumps = map(store.dumps.take, range(facts.partitions))
             with _arrow_file(path / PARTITIONS, PARTITION_SCHEMA) as file, Prefetch(dumps, depth=1) as ahead:
                 for dump in ahead:
-                    _require_all(folder, dump, pushed or {})
+                    _require_exactly(folder, dump, pushed or {})
                     if dump.state or dump.applied:
                         file.write_batch(_batch(dump))
             with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
@@ -141,11 +142,12 @@ def _locked(path: Path) -> int | None:
         os.close(handle)
 
 
-def _require_all(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
-    """Raises ModelError if a partition lacks a push that every partition should have."""
-    if any(dump.applied.get(name, -1) < last for name, last in pushed.items()):
+def _require_exactly(folder: Path, dump: PartitionDump, pushed: Mapping[str, int]) -> None:
+    """Raises ModelError if a partition lacks one of these pushes, or has got later ones."""
+    if any(dump.applied.get(name, -1) != last for name, last in pushed.items()):
         raise ModelError(
-            f"{folder}: the store has just lost pushes, which may be resent; the earlier checkpoint stays."
+            f"{folder}: the store has just lost pushes, which may be resent, or got some while it was read; "
+            "the earlier checkpoint stays."
         )
 
 

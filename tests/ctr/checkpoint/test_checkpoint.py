@@ -18,6 +18,7 @@ from ctr.checkpoint.checkpoint import read_checkpoint, restore_checkpoint
 from ctr.checkpoint.writer import draft_checkpoint
 from ctr.errors import ModelError, StoreError
 from ctr.ps import Token
+from ctr.ps.wire import watermark_field
 from tests.ctr.checkpoint.checkpoints import (
     FILES,
     SLOTS,
@@ -115,6 +116,16 @@ class TestWrittenThenRestored:
         manifest = found.manifest
         assert (manifest.job, manifest.position, found.reports) == (job, {"shards": {"12": 3}}, reports)
         assert manifest.created.endswith("+00:00")
+
+    def test_pushes_that_arrive_although_training_is_paused(self, tmp_path: Path, redis_url: str) -> None:
+        """A failover has lost the pause: some partitions have the next round, so ranks could not go on."""
+        store, pushed = opened(redis_url), {watermark_field("job", 0).decode(): 0}
+        train(store, 0)
+        facts = {"job": {}, "position": {}, "reports": {}, "pushed": pushed}
+        write_checkpoint(tmp_path / "c", store, **facts)
+        train(store, 1, slots=SLOTS[: store.partitions.size])
+        with pytest.raises(ModelError, match="while it was read"):
+            write_checkpoint(tmp_path / "c", store, **facts)
 
     def test_a_chunk_beyond_the_position_counts_once(self, tmp_path: Path, redis_url: str) -> None:
         """It was pushed after the position was taken, and only some partitions had it when they were read."""
