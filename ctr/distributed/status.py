@@ -71,8 +71,11 @@ class JobStatus:
 
     @property
     def at_work(self) -> bool:
-        """Whether the coordinator or a worker may still be alive, judging by leases."""
-        return self.view.state in ("running", "stopping") and (
+        """Whether the coordinator or a worker may still be alive, judging by leases.
+
+        The coordinator of a job that has ended saves the model.
+        """
+        return self.view.state != "failed" and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
         )
 

@@ -70,6 +70,19 @@ class TestStatus:
         assert facts["nodes"][0]["partitions"] == list(range(16))
         assert facts["partition_balance"] == 1
 
+    def test_a_finished_job_whose_model_is_being_saved(self, cli: Cli, redis_url: str) -> None:
+        """Its command is still alive, and needs the store."""
+        with (
+            closing(make_model(redis_url)) as store,
+            closing(JobBoard(store.url, lease_s=60.0)) as board,
+        ):
+            board.create("job", b"", shards=1)
+            board.finish()
+            shown = cli("ps", "status", "--store", named(redis_url))
+            assert "finished" in shown.out
+            assert "no process works on it" not in shown.out
+            store.drop()
+
     def test_a_cluster(self, cli: Cli, cluster_url: str) -> None:
         make_model(cluster_url).close()
         shown = cli("ps", "status", "--store", named(cluster_url))
