@@ -6,6 +6,7 @@ import csv
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from ctr.errors import DataError
 from ctr.features.block import Block, TextRows, require_columns, rows_per_block
-from ctr.features.inputs import InputFile
+from ctr.features.inputs import InputFile, SplitFile
 from ctr.features.spec import FeatureSpec
 from ctr.features.text import (
     READ_BYTES,
@@ -142,8 +143,12 @@ class DelimitedReader:
             self.columns = spec.source.columns
             if spec.source.header:
                 self.columns = tuple(self._cells_of(self._file.take_line()))
-            if labels != "required" and not spec.source.header and self._lacks_labels(spec, labels):
-                self.columns = tuple(name for name in self.columns if name != spec.label)
+            if labels != "required" and not spec.source.header:
+                if isinstance(path, SplitFile):
+                    with closing(DelimitedReader(path.whole, spec, labels=labels)) as whole:
+                        self.columns = whole.columns
+                elif self._lacks_labels(spec, labels):
+                    self.columns = tuple(name for name in self.columns if name != spec.label)
             # An empty line is a row whose only cell is empty, at the end of the file, too.
             self._file.keeps_empty = len(self.columns) == 1
         except BaseException:

@@ -18,7 +18,7 @@ from ctr.errors import DataError
 from ctr.features import SKIP
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.raw import RawSource
-from ctr.features.readers import file_splits, follow_lines
+from ctr.features.readers import RawFiles, file_splits, follow_lines
 from ctr.features.spec import FeatureSpec, load_spec, parse_spec
 from ctr.synth import write_click_log
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
@@ -128,6 +128,18 @@ def test_the_rows_of_a_split_may_begin_as_other_kinds_of_files_do(tmp_path: Path
     splits = splits_of(path, spec, 10)
     assert len(splits) > 1
     assert rows_of(splits, spec) == rows_of(input_files([path]), spec)
+
+
+def test_the_whole_file_says_whether_it_lacks_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "1,5,a\n" * 40 + "5,a\n" * 60)
+
+    def status(files: list[InputFile]) -> list[int]:
+        blocks = RawFiles(files, WITHOUT_HEADER, "ignored").blocks(["n"])
+        return [int(each) for block in blocks for each in block.status]
+
+    splits = splits_of(path, WITHOUT_HEADER, 100)
+    assert len(splits) > 3
+    assert status(splits) == status(input_files([path]))
 
 
 def test_what_is_no_text_is_not_cut(tmp_path: Path) -> None:
