@@ -20,6 +20,7 @@ _BAD = {
     "no event": "{} lines left out: not events of a log",
     "repeated": "{} rows left out: repeated",
     "label's column": "{} rows left out: they have the label's column; give another name with --label",
+    "clicked early": "{} rows left out: clicked before they were served: clocks are over --grace apart",
     "clock": "{} rows arrived late, or from servers with another clock than Redis: more than --grace apart",
 }
 
@@ -29,8 +30,8 @@ def join(job: JoinJob, report: Report) -> None:
 
     A row has the columns of its request, and the label 1 if it was clicked within the window, else 0. Each
     run adds a file with the rows whose window has ended since the last run, in time order. Each row is there
-    once, even after interruptions. Dropped clicks are counted: repeated, too late, before their row, or for
-    rows that were not stored. Files of the log that were joined completely may be removed.
+    once, even after interruptions. Dropped clicks are counted: repeated, too late, or for rows that were not
+    stored. Files of the log that were joined completely may be removed.
 
     From a stream of events in Redis to a stream of examples, `--follow` joins events as they arrive, and
     prints its progress every 10 s. It continues where the last run ended, however that ended.

@@ -21,10 +21,10 @@ from ctr.stream.event_log import CLICKS, IMPRESSIONS, IdTime, Segment, now, segm
 STATE = ".join.json"
 """Hidden, as the folder is an input of training."""
 
-DROPPED = ("repeated", "too late", "before the impression", "unknown")
+DROPPED = ("repeated", "too late", "unknown")
 """Why a click is dropped."""
-LABELLED = "label's column"
-"""Why a row is left out."""
+LABELLED, CLICKED_EARLY = "label's column", "clicked early"
+"""Why a row is left out; the second: by the clocks of two servers, its click came before it."""
 
 Late = Literal["wait", "importance"]
 """`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
@@ -46,11 +46,9 @@ class JoinSettings:
     """A chunk is cut at this many rows, though never within a request, or at this age:"""
     chunk_s: float = 0.5
 
-    def why_dropped(self, served: IdTime, clicked: IdTime) -> str | None:
-        """Why a click on a row that was served then is dropped; None if it may count."""
-        if clicked - served > round(self.window_s * 1e6):
-            return "too late"
-        return "before the impression" if clicked < served - round(self.grace_s * 1e6) else None
+    def is_late(self, served: IdTime, clicked: IdTime) -> bool:
+        """Whether a click came after the window of its row."""
+        return clicked - served > round(self.window_s * 1e6)
 
 
 class _State(BaseModel):
@@ -112,7 +110,7 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
     firsts = {segment: first for segment in impressions if (first := _next_id(segment, state)) is not None}
     open_from = min((time_of(first) or 0 for first in firsts.values()), default=end)
     joined = JoinResult(until=max(end, state.until))
-    clicked_ids = _clicked_ids(clicks, state, min(open_from, state.until or open_from), settings, joined)
+    clicked = _clicked(clicks, state, min(open_from, state.until or open_from), settings, joined)
     place = _part(out, state.parts)
     with replace_file(_hidden(place), "the joined rows") as draft, draft.open("wb") as file:
         for event in _in_order(firsts, state, end):
@@ -120,16 +118,18 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
             if label in row:
                 joined.bad[LABELLED] += 1
                 continue
-            clicked = event_id in clicked_ids
-            clicked_ids.discard(event_id)
-            file.write(orjson.dumps({label: int(clicked), **row}, option=orjson.OPT_APPEND_NEWLINE))
+            is_clicked = event_id in clicked
+            if is_clicked and not clicked.pop(event_id):
+                joined.bad[CLICKED_EARLY] += 1
+                continue
+            file.write(orjson.dumps({label: int(is_clicked), **row}, option=orjson.OPT_APPEND_NEWLINE))
             joined.rows += 1
-            joined.clicked += clicked
+            joined.clicked += is_clicked
             joined.late_rows += (time_of(event_id) or 0) < state.until
         file.flush()
         os.fsync(file.fileno())
     # The remaining clicks are for unknown rows, or for rows that are not joined yet.
-    joined.dropped["unknown"] += sum((time_of(event_id) or 0) < end for event_id in clicked_ids)
+    joined.dropped["unknown"] += sum((time_of(event_id) or 0) < end for event_id in clicked)
     if joined.rows:
         joined.file = place
         state.parts += 1
@@ -210,25 +210,25 @@ def _served(segment: Segment, state: _State, end: IdTime) -> Iterator[dict[str, 
         yield event
 
 
-def _clicked_ids(
+def _clicked(
     files: list[Segment], state: _State, open_from: IdTime, settings: JoinSettings, joined: JoinResult
-) -> set[str]:
-    """The ids of clicked rows that may be joined now or later; counts dropped clicks."""
-    clicked_ids: set[str] = set()
+) -> dict[str, bool]:
+    """Rows with clicks that may be joined now or later, by id; False if all of their clicks came before them.
+
+    Counts dropped clicks.
+    """
+    clicked: dict[str, bool] = {}
     for segment in files:
         counted = state.counted.get(segment.name, 0)
         position = 0
         for event, position in segment.events():
-            event_id = event["id"]
+            event_id, moment = event["id"], int(event.get("time", 0))
             served = time_of(event_id) or 0
-            why = settings.why_dropped(served, int(event.get("time", 0)))
-            if served < open_from:
-                why = "too late"
-            elif why is None and event_id in clicked_ids:
-                why = "repeated"
-            if why is None:
-                clicked_ids.add(event_id)
+            if served < open_from or settings.is_late(served, moment):
+                joined.dropped["too late"] += position > counted
+            elif clicked.get(event_id):
+                joined.dropped["repeated"] += position > counted
             else:
-                joined.dropped[why] += position > counted
+                clicked[event_id] = moment >= served - round(settings.grace_s * 1e6)
         state.counted[segment.name] = position
-    return clicked_ids
+    return clicked

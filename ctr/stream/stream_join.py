@@ -2,9 +2,10 @@
 
 The result depends on the two streams of events alone, not on when they are read: a click belongs to a row if
 it came within the window, by the clocks of the servers, and if its entry arrived within the window plus the
-grace, by the clock of Redis. Each chunk records how far both streams were joined, and where to start reading
-them again for the rows and clicks of the open window. So the successor of a joiner that was killed continues
-from the last chunk, and each row is in the stream exactly once.
+grace, by the clock of Redis. If the clock of a server is further off than the grace, the time of arrival
+counts instead. Each chunk records how far both streams were joined, and where to start reading them again for
+the rows and clicks of the open window. So the successor of a joiner that was killed continues from the last
+chunk, and each row is in the stream exactly once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ctr.errors import DataError, first_problem
 from ctr.ps import RedisUrl, parse_redis_url
-from ctr.stream.event_log import CLICKS, IMPRESSIONS, parse_event, time_of
+from ctr.stream.event_log import CLICKS, IMPRESSIONS, IdTime, parse_event, time_of
 from ctr.stream.event_stream import (
     KINDS,
     START,
@@ -78,7 +79,7 @@ class StreamJoinResult:
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of dropped clicks by reason."""
     bad: Counter[str] = field(default_factory=Counter)
-    """Number of invalid events by reason; also of rows with a deviating clock, which are joined."""
+    """Number of invalid events by reason; also of rows whose time of arrival counts, see `_time`."""
     open_rows: int = 0
     """Rows in memory that may still be clicked."""
     behind_s: float = 0.0
@@ -94,7 +95,16 @@ class _Row:
     line: bytes
     """JSON with label 0."""
     entry: EntryId
+    served: IdTime
     is_clicked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Click:
+    """A click on a row."""
+
+    entry: EntryId
+    time: IdTime
 
 
 @dataclass(slots=True)
@@ -200,9 +210,9 @@ class _Joiner:
         """Entries whose rows wait for the end of their window."""
         self._clicks: deque[EntryId] = deque()
         """Entries with clicks that may belong to rows in memory."""
-        self._early: dict[str, list[EntryId]] = {}
-        """Clicks whose row has not arrived yet, by the row's id."""
-        self._early_ids: deque[tuple[EntryId, str]] = deque()
+        self._early: dict[str, list[_Click]] = {}
+        """Clicks whose row has not arrived yet, or whose window has ended, by the row's id."""
+        self._early_ids: deque[tuple[_Click, str]] = deque()
         """The same in order of arrival, with some whose row has arrived since."""
         self._chunk: list[bytes] = []
         self._chunk_began = 0.0
@@ -267,11 +277,12 @@ class _Joiner:
             if self._settings.label in row:
                 opened.bad[LABELLED] += 1
                 continue
-            off_ms = entry.id[0] - (time_of(event_id) or 0) // 1_000
-            opened.bad[CLOCK] += abs(off_ms) > self._grace_ms
+            claimed = time_of(event_id) or 0
+            served = self._time(claimed, entry.id)
+            opened.bad[CLOCK] += served != claimed
             text = orjson.dumps(row)
             unclicked = self._label_0 + (b"," if row else b"") + text[1:]
-            self._rows[event_id] = opened.rows[event_id] = _Row(unclicked, entry.id)
+            self._rows[event_id] = opened.rows[event_id] = _Row(unclicked, entry.id, served)
             if event_id in self._early:
                 early.append(event_id)
         self._entries.append(opened)
@@ -282,6 +293,11 @@ class _Joiner:
         for event_id in early:
             for click in self._early.pop(event_id):
                 self._match(self._rows[event_id], click)
+
+    def _time(self, claimed: IdTime, arrived: EntryId) -> IdTime:
+        """The time of an event: of its arrival if its server's clock is wrong, or if it was delayed."""
+        is_near = abs(arrived[0] - claimed // 1_000) <= self._grace_ms
+        return claimed if is_near else arrived[0] * 1_000
 
     def _write(self, opened: _RowEntry) -> None:
         """Write the rows of an entry, unless an earlier process has written them."""
@@ -303,26 +319,23 @@ class _Joiner:
             if event is None or "time" not in event:
                 self.joined.bad[NO_EVENT] += is_new
                 continue
-            event_id = event["id"]
-            why = self._settings.why_dropped(time_of(event_id) or 0, event["time"])
-            if why is not None:
-                self.joined.dropped[why] += is_new
-            elif event_id in self._rows:
-                self._match(self._rows[event_id], entry.id)
+            event_id, click = event["id"], _Click(entry.id, self._time(event["time"], entry.id))
+            row = self._rows.get(event_id)
+            if row is not None and entry.id[0] - row.entry[0] <= self._window_ms:
+                self._match(row, click)
             else:
-                self._early.setdefault(event_id, []).append(entry.id)
-                self._early_ids.append((entry.id, event_id))
+                self._early.setdefault(event_id, []).append(click)
+                self._early_ids.append((click, event_id))
         self._clicks.append(entry.id)
         if is_new:
             self._done[CLICKS] = entry.id
 
-    def _match(self, row: _Row, click: EntryId) -> None:
-        is_new = click > self._resumed_done[CLICKS]
-        after_ms = click[0] - row.entry[0]
-        if after_ms > self._window_ms:
-            self.joined.dropped["too late"] += is_new
-        elif after_ms < -self._grace_ms:
+    def _match(self, row: _Row, click: _Click) -> None:
+        is_new = click.entry > self._resumed_done[CLICKS]
+        if click.entry[0] < row.entry[0] - self._grace_ms:
             self.joined.dropped["unknown"] += is_new
+        elif self._settings.is_late(row.served, click.time):
+            self.joined.dropped["too late"] += is_new
         elif row.is_clicked:
             self.joined.dropped["repeated"] += is_new
         else:
@@ -333,8 +346,8 @@ class _Joiner:
                 self.joined.clicked += 1
 
     def _drop_early(self, complete_ms: int) -> None:
-        """Drop clicks whose row has not arrived within the grace, once all earlier arrivals are joined."""
-        while self._early_ids and self._early_ids[0][0][0] + self._grace_ms < complete_ms:
+        """Drop clicks without a row after the grace, once all earlier arrivals are joined."""
+        while self._early_ids and self._early_ids[0][0].entry[0] + self._grace_ms < complete_ms:
             click, event_id = self._early_ids.popleft()
             clicks = self._early.get(event_id, [])
             if click not in clicks:  # its row has arrived
@@ -343,8 +356,8 @@ class _Joiner:
             if not clicks:
                 del self._early[event_id]
             latest_ms = (time_of(event_id) or 0) // 1_000 + self._window_ms
-            is_new = click[0] + self._grace_ms >= self._resumed.complete_ms
-            self.joined.dropped["too late" if click[0] > latest_ms else "unknown"] += is_new
+            is_new = click.entry[0] + self._grace_ms >= self._resumed.complete_ms
+            self.joined.dropped["too late" if click.entry[0] > latest_ms else "unknown"] += is_new
         self._complete_ms = max(self._complete_ms, complete_ms)
 
     def _end(self, complete_ms: int) -> None:
