@@ -45,6 +45,8 @@ _POLL_S = 1.0
 _FIRST_ROWS = 16_384
 _LEAST_WATCHED = 1_000
 """The fewest examples for a check of quality: with fewer, log loss and calibration are too uncertain."""
+_LEAST_PREDICTED = 10
+"""The fewest predicted clicks of which none came for a problem: fewer may be missing by chance."""
 _NEW_SHARE = 0.3
 """The weight of the newest interval in the moving average of the log loss."""
 
@@ -236,9 +238,11 @@ class Quality:
             for name in new:
                 new[name] += total[name] - earlier.get(name, 0.0)
         self.examples = new["weight"]
-        if self.examples < _LEAST_WATCHED or not new["clicked"]:
+        if self.examples < _LEAST_WATCHED or (not new["clicked"] and new["predicted"] < _LEAST_PREDICTED):
             return None
         self._totals.update(totals)
+        if not new["clicked"]:
+            return f"no rows are clicked, and {new['predicted']:,.0f} clicks were predicted"
         self.logloss, self.calibration = new["loss"] / new["weight"], new["predicted"] / new["clicked"]
         usual = self.usual_logloss
         if usual is not None and self.logloss > usual * (1 + self.max_loss_rise):

@@ -370,6 +370,15 @@ class TestQuality:
         assert quality.look({"a": self.totals(1_800, 0.4)}) is None
         assert quality.logloss == pytest.approx(0.4)
 
+    def test_clicks_that_are_missing(self) -> None:
+        """As when they are no longer reported; a few may be missing by chance."""
+        quality = Quality(max_loss_rise=0.1, max_miscalibration=0.1)
+        few, many = (
+            {**self.totals(2_000, 0.1), "predicted": number, "clicked": 0.0} for number in (3.0, 30.0)
+        )
+        assert quality.look({"a": few}) is None
+        assert quality.look({"a": many}) == "no rows are clicked, and 30 clicks were predicted"
+
     @pytest.mark.parametrize("calibration", [0.8, 1.2])
     def test_predictions_that_are_off(self, calibration: float) -> None:
         quality = Quality(max_loss_rise=0.1, max_miscalibration=0.1)
