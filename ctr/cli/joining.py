@@ -89,7 +89,7 @@ def _join_stream(job: JoinJob, report: Report) -> None:
 def _progress(joined: StreamJoinResult) -> str:
     line = f"joined {joined.rows:,} rows, {joined.clicked:,} of them clicked, in {joined.chunks:,} chunks"
     line += f"; {joined.behind_s:.1f} s behind, {joined.open_rows:,} rows may still be clicked"
-    left_out = joined.dropped.total() + joined.bad.total()
+    left_out = joined.dropped.total() + joined.bad.total() - joined.bad["clock"]
     if left_out:
         line += f"; {left_out:,} events left out"
     return line + ("; waits for training" if joined.is_waiting else "")

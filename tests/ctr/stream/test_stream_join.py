@@ -165,6 +165,14 @@ def test_clocks_of_servers_that_are_wrong_mislabel_no_row(
     assert joined.bad["clock"] == 3 * (abs(row_off_s) > GRACE_S)
 
 
+def test_rows_that_are_joined_by_arrival_are_not_left_out(streams: Streams, cli: Cli) -> None:
+    streams.add(IMPRESSIONS, 1000, served(5000), {"id": "x"})
+    ended = cli("join", streams.events, "--out", streams.out)
+    assert "joined 1 rows, 0 of them clicked" in ended.out
+    assert "; 1 events left out" in ended.out
+    assert "1 rows arrived late, or from servers with another clock than Redis" in ended.out
+
+
 def reference(entries: list[tuple[float, str, list[Any]]]) -> tuple[dict[str, int], Counter[str]]:
     """The label of each row, and why clicks are left out, of entries in the order of arrival."""
     rows: dict[str, float] = {}
