@@ -112,7 +112,8 @@ class BspWorker:
                 checked_at = perf_counter()
                 continue
             if perf_counter() - checked_at > self._board.lease_s / _CHECKS:
-                self._sessions.wait_replicated()  # another worker may wait for pushes that this one keeps
+                # Another worker may wait for pushes that this one keeps.
+                self._sessions.wait_replicated(timeout_s=0.01)
                 checked_at = perf_counter()
             if gate.pause not in (None, paused_at) and self._is_paused(ranks, gate):
                 paused_at = gate.pause
