@@ -304,7 +304,7 @@ class TestStalls:
             wait_for(lambda: board.look().workers)
             with hanging(logs[1]):
                 board.pause(None)
-                with pytest.raises(StoreError, match=r"no worker gets on.*no progress for \d+ s"):
+                with pytest.raises(StoreError, match=r"no worker makes progress.*no progress for \d+ s"):
                     running.result()
 
     def test_in_memory_it_can_be_stopped_all_the_same(self, logs: list[Path], job_spec: FeatureSpec) -> None:
