@@ -18,7 +18,7 @@ from heapq import merge
 from typing import Any
 
 from ctr.ps import RedisUrl
-from ctr.ps.wire import PATIENCE_S, Connection, connect, pairs
+from ctr.ps.wire import PATIENCE_S, Connection, connect, eviction_policies, pairs, require_no_eviction
 from ctr.stream.event_log import CLICKS, IMPRESSIONS
 
 KINDS = (IMPRESSIONS, CLICKS)
@@ -104,6 +104,7 @@ class EventReader:
         self._connection = Connection(
             connect(url, _TIMEOUT_S), patience_s=PATIENCE_S, purpose="the stream of events", remedy=""
         )
+        require_no_eviction(url, eviction_policies(self._connection))
 
     def read(self, until_ms: int | None = None) -> Arrivals:
         """The entries that have arrived since the last call, or some of them. Does not wait.

@@ -16,7 +16,7 @@ import orjson
 
 from ctr.errors import DataError, StoreError
 from ctr.ps import RedisUrl, parse_redis_url
-from ctr.ps.wire import PATIENCE_S, Connection, Write, connect, pairs
+from ctr.ps.wire import PATIENCE_S, Connection, Write, connect, eviction_policies, pairs, require_no_eviction
 
 LANES = 16
 """At most this many workers can train a stream at once."""
@@ -57,6 +57,7 @@ class ExampleStream:
     """
 
     def __init__(self, url: RedisUrl | str) -> None:
+        """Raises StoreError, too, if Redis deletes keys when its memory is full."""
         self.url = parse_redis_url(url) if isinstance(url, str) else url
         name = self.url.stream or "default"
         self._recent: dict[int, dict[str, bytes | int]] = {}
@@ -66,6 +67,7 @@ class ExampleStream:
         self._connection = Connection(
             connect(self.url, _TIMEOUT_S), patience_s=PATIENCE_S, purpose="the stream of examples", remedy=""
         )
+        require_no_eviction(self.url, eviction_policies(self._connection))
 
     def append(
         self, number: int, rows: Sequence[bytes], state: Mapping[str, Any], *, is_weighted: bool = False

@@ -197,5 +197,5 @@ def require_no_eviction(url: RedisUrl, policies: set[str]) -> None:
         if policy.startswith("allkeys-"):
             raise StoreError(
                 f"{url}: this server deletes keys when its memory is full (maxmemory-policy {policy}), and "
-                "so weights; set maxmemory-policy to noeviction."
+                "so weights and rows; set maxmemory-policy to noeviction."
             )

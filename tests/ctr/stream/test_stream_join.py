@@ -297,6 +297,13 @@ def test_what_is_wrong_is_refused(streams: Streams, cli: Cli) -> None:
         assert (ended.code, "is for streams" in ended.err) == (2, True)
 
 
+def test_a_redis_that_deletes_rows_is_refused(streams: Streams, start_redis: StartRedis) -> None:
+    deleting = f"{start_redis(config={'maxmemory-policy': 'allkeys-lru'}).url}?stream=any"
+    for events, out in ((deleting, streams.out), (streams.events, deleting)):
+        with pytest.raises(StoreError, match=r"allkeys-lru.*set maxmemory-policy to noeviction"):
+            join_stream(events, out, SETTINGS, follow=False)
+
+
 def test_of_two_joiners_one_ends(streams: Streams) -> None:
     """Nothing is there twice."""
     streams.add(IMPRESSIONS, 1000, served(1000))
