@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from ctr.cli.reporting import Report, stopping
 
 if TYPE_CHECKING:
     from ctr.settings import JoinJob
-    from ctr.stream import Gap, StreamJoinResult
+    from ctr.stream import Gap, JoinResult, StreamJoinResult
 
 _BAD = {
     "no event": "{} lines left out: not events of a log",
@@ -56,7 +56,7 @@ def join(job: JoinJob, report: Report) -> None:
     if joined.late_rows:
         lines.append(f"{joined.late_rows:,} of them are older than rows that were joined before")
     lines += [*_dropped(joined.dropped), *_bad(joined.bad)]
-    report(lines, {**asdict(joined), "file": None if joined.file is None else str(joined.file)})
+    report(lines, {**_summary(joined), "file": None if joined.file is None else str(joined.file)})
 
 
 def _join_stream(job: JoinJob, report: Report) -> None:
@@ -83,7 +83,7 @@ def _join_stream(job: JoinJob, report: Report) -> None:
             on_progress=on_progress,
             on_gap=on_gap,
         )
-    report([_progress(joined), *_dropped(joined.dropped), *_bad(joined.bad)], asdict(joined))
+    report([_progress(joined), *_dropped(joined.dropped), *_bad(joined.bad)], _summary(joined))
 
 
 def _progress(joined: StreamJoinResult) -> str:
@@ -93,6 +93,11 @@ def _progress(joined: StreamJoinResult) -> str:
     if left_out:
         line += f"; {left_out:,} events left out"
     return line + ("; waits for training" if joined.is_waiting else "")
+
+
+def _summary(joined: JoinResult | StreamJoinResult) -> dict[str, Any]:
+    # Not `asdict`, which counts the items of a Counter.
+    return {field.name: getattr(joined, field.name) for field in fields(joined)}
 
 
 def _dropped(dropped: Mapping[str, int]) -> list[str]:

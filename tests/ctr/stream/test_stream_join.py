@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
 from typing import Any, Literal
@@ -35,7 +36,7 @@ from ctr.stream.event_log import CLICKS, IMPRESSIONS
 from ctr.stream.example_stream import _UNTRAINED
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
-from tests.ctr.stream.test_join import id_at, served
+from tests.ctr.stream.test_join import id_at, segment, served, write
 from tests.ps.redis_servers import StartRedis, eventually, needs_faketime, needs_redis, timing_sensitive
 from tests.ps.stepped_clock import SteppedClock
 
@@ -171,6 +172,18 @@ def test_rows_that_are_joined_by_arrival_are_not_left_out(streams: Streams, cli:
     assert "joined 1 rows, 0 of them clicked" in ended.out
     assert "; 1 events left out" in ended.out
     assert "1 rows arrived late, or from servers with another clock than Redis" in ended.out
+
+
+def test_the_summary_for_programs_has_all_counts(streams: Streams, tmp_path: Path, cli: Cli) -> None:
+    labelled = {**served(1000), "row": {"click": 1}}
+    streams.add(IMPRESSIONS, 1000, labelled)
+    streams.add(CLICKS, 1001, click(1000, 1001))
+    write(tmp_path / "log", IMPRESSIONS, segment("aaaaaaaa"), [labelled])
+    for log, out in ((streams.events, streams.out), (tmp_path / "log", tmp_path / "out")):
+        ended = cli("join", log, "--out", out, "--json", "-")
+        summary = json.loads(ended.out)
+        assert (ended.code, summary["rows"], summary["bad"]) == (0, 0, {"label's column": 1})
+        assert summary["dropped"]["unknown"] == (log == streams.events)
 
 
 def reference(entries: list[tuple[float, str, list[Any]]]) -> tuple[dict[str, int], Counter[str]]:
