@@ -32,7 +32,7 @@ NUMBERS = (
 
 def spec_of(fields: str) -> FeatureSpec:
     return parse_spec(
-        f"{{version: 1, source: {{format: delimited, quote: true}}, label: y, bits: 40, fields: [{fields}]}}",
+        f"{{version: 1, source: {{format: delimited, quote: true}}, label: y, bits: 32, fields: [{fields}]}}",
         "values",
     )
 

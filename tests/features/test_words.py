@@ -30,7 +30,7 @@ from tests.reference import words as reference
 SPEC = """version: 1
 source: {format: delimited, header: true}
 label: y
-bits: 40
+bits: 32
 fields:
 - {name: site, type: category, lower: true, prefix: 4, min_count: 40, missing: {value: NONE}}
 - {name: brand, type: category, lower: true, vocabulary: lists/brands.txt, others: missing, missing: feature}

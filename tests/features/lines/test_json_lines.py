@@ -82,7 +82,7 @@ OBJECTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     rows=st.lists(OBJECTS, min_size=1, max_size=6),
     escaped=st.booleans(),
@@ -120,7 +120,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(PIECES) | TORN, min_size=1, max_size=4).map(b"".join))
 @example(b'{"y":"\\ud834"}')
 @example(b'{"y": "\\')

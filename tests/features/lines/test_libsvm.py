@@ -187,6 +187,6 @@ def test_a_file_of_comments_alone(tmp_path: Path) -> None:
 @given(st.lists(st.sampled_from([b"", b" \t", b"# 1", b" \r", b"1", b" 0 1:1#", b"\t-1" + b" 1:1" * 30])))
 def test_rows_are_counted_without_being_split(lines: list[bytes]) -> None:
     text = b"".join(line + b"\n" for line in lines)
-    buffer = np.frombuffer(b"1\n" + text + b"1\n" * 32, np.uint8)
+    buffer = np.frombuffer(bytearray(b"1\n" + text + b"1\n" * 32), np.uint8)
     wanted = sum(line.strip()[:1] not in (b"", b"#") for line in lines)
     assert count_rows(buffer, 2, 2 + len(text), HASH_COMMENT) == wanted

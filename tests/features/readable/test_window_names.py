@@ -18,7 +18,7 @@ SPEC = {
     "version": 1,
     "source": {"format": "delimited"},
     "label": "click",
-    "bits": 40,
+    "bits": 32,
     "bias": False,
     "fields": [{"name": "site", "type": "category"}],
     "windows": [

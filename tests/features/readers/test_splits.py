@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -66,6 +66,7 @@ def rows_of(files: list[InputFile], spec: FeatureSpec) -> tuple[list[object], li
     return rows, bad, said[:5]
 
 
+@settings(max_examples=60)
 @given(
     lines=LINES,
     end=st.sampled_from(["\n", "\r\n"]),
@@ -85,6 +86,7 @@ def test_the_splits_of_a_text_file_have_its_rows_in_order(
         assert rows_of(splits_of(path, spec, size), spec) == rows_of(input_files([path]), spec)
 
 
+@settings(max_examples=60)
 @given(
     rows=QUOTED,
     end=st.sampled_from(["\n", "\r\n"]),

@@ -189,12 +189,12 @@ def test_days_of_all_years(micros: list[datetime]) -> None:
 
 
 def spec_of(*fields: str, more: str = "") -> FeatureSpec:
-    head = "version: 1, source: {format: delimited}, label: y, bits: 40, bias: false"
+    head = "version: 1, source: {format: delimited}, label: y, bits: 32, bias: false"
     return parse_spec(f"{{{head}, fields: [{', '.join(fields)}]{more}}}", "my.yaml")
 
 
 def slot(name: str, value: int) -> int:
-    return hash_bytes(value.to_bytes(8, "little", signed=True), hash_bytes(name.encode(), 0)) % 2**40 or 1
+    return hash_bytes(value.to_bytes(8, "little", signed=True), hash_bytes(name.encode(), 0)) % 2**32 or 1
 
 
 FIELDS = (

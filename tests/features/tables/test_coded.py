@@ -30,7 +30,7 @@ SPEC = parse_spec(
 version: 1
 source: {format: parquet}
 label: y
-bits: 40
+bits: 32
 fields:
   - {name: a, type: category}
   - {name: b, type: category, missing: feature}
@@ -67,7 +67,7 @@ WIDE = parse_spec(
 version: 1
 source: {format: parquet}
 label: y
-bits: 40
+bits: 32
 fields: [{name: t, type: category}, {name: a, type: category}]
 """,
     "test.yaml",

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kernel
 
 def unpacked(data: bytes, width: int, count: int, least: int, dtype: type) -> list[int] | None:
     out = np.zeros(count, dtype)
-    read = unpack_runs(np.frombuffer(data, np.uint8), 0, len(data), width, least, out)
+    read = unpack_runs(np.frombuffer(bytearray(data), np.uint8), 0, len(data), width, least, out)
     return [int(np.uint32(number)) for number in out] if read else None
 
 

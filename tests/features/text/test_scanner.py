@@ -177,7 +177,7 @@ def test_after_text_behind_a_quote_the_next_line_is_a_row() -> None:
 @given(lines_of("\n\n\nab"), st.integers(0, 200))
 def test_count_lines(text: bytes, begin: int) -> None:
     begin = min(begin, len(text))
-    buffer = np.frombuffer(text + b"\n" * PADDING, np.uint8)
+    buffer = np.frombuffer(bytearray(text + b"\n" * PADDING), np.uint8)
     assert count_lines(buffer, begin, len(text)) == text.count(b"\n", begin)
 
 
@@ -185,7 +185,7 @@ def test_count_lines(text: bytes, begin: int) -> None:
 def test_last_line_end(text: bytes, begin: int, end: int) -> None:
     end = min(end, len(text))
     begin = min(begin, end)
-    found = last_line_end(np.frombuffer(text, np.uint8), begin, end)
+    found = last_line_end(np.frombuffer(bytearray(text), np.uint8), begin, end)
     assert found == max(text.rfind(b"\n", begin, end) + 1, begin)
 
 
@@ -195,14 +195,14 @@ def test_quoted_rows_are_counted_without_being_split(text: bytes, is_last: bool)
     rows = split_quoted(text, b",")
     if rows[-1].problem == "open quote" and not is_last:
         rows.pop()
-    buffer = np.frombuffer(b"\n" * BEFORE + text + b'\n"' * (PADDING // 2), np.uint8)
+    buffer = np.frombuffer(bytearray(b"\n" * BEFORE + text + b'\n"' * (PADDING // 2)), np.uint8)
     count, end = count_quoted(buffer, BEFORE, BEFORE + len(text), is_last, ord(","))
     assert (count, end) == (len(rows), BEFORE + sum(len(row.raw) for row in rows))
 
 
 @given(lines_of(',,\n1111111111111111"'), st.integers(0, 70))
 def test_lines_are_counted_unless_a_cell_begins_with_a_quote(text: bytes, before: int) -> None:
-    buffer = np.frombuffer(b'"' * before + text + b'\n"' * (PADDING // 2), np.uint8)
+    buffer = np.frombuffer(bytearray(b'"' * before + text + b'\n"' * (PADDING // 2)), np.uint8)
     quoted = any(row.startswith(b'"') or b',"' in row for row in text.split(b"\n"))
     found = count_unquoted(buffer, before, before + len(text), ord(","))
     assert found == (-1 if quoted else text.count(b"\n"))
@@ -226,7 +226,7 @@ def test_quotes_are_followed_as_they_are_read(
     steps = quote_steps(delimiter)
 
     def follow(text: bytes, state: int) -> tuple[int, int]:
-        state, row = follow_quotes(np.frombuffer(text, np.uint8), len(text), state, steps)
+        state, row = follow_quotes(np.frombuffer(bytearray(text), np.uint8), len(text), state, steps)
         return int(state), int(row)
 
     both = before + text

@@ -28,7 +28,7 @@ CROSSES = "s * t|t * t|t * t * t|s * t * t * u|t * u|t * s * u * u"
 
 def spec_of(crosses: str, more: str = "") -> FeatureSpec:
     return parse_spec(
-        f"""{{version: 1, source: {{format: delimited}}, label: y, bits: 40, seed: 5, {more} fields: [
+        f"""{{version: 1, source: {{format: delimited}}, label: y, bits: 32, seed: 5, {more} fields: [
         {{name: s, type: category}}, {{name: t, {LIST}}}, {{name: u, {LIST}}}],
         crosses: [{", ".join(crosses.split("|"))}]}}""",
         "test",
@@ -51,7 +51,7 @@ def expected(spec: FeatureSpec, row: dict[str, str]) -> list[Feature]:
     found = [
         (hashed, float(np.float32(value) * scales[name])) for name in named for hashed, value in named[name]
     ]
-    return [(0, 1.0), *((hashed % 2**40, value) for hashed, value in found)]
+    return [(0, 1.0), *((hashed % 2**32, value) for hashed, value in found)]
 
 
 def found_in(transform: Transform, rows: Sequence[Mapping[str, object]]) -> list[list[Feature]]:

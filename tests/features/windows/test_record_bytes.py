@@ -52,7 +52,7 @@ def asked(windows: Windows, what: str, cells: Cells) -> object:
     return [(w.buckets[w.present].tolist(), w.present.tolist()) for w in found]
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.sampled_from(SPECS), REQUESTS)
 def test_records_by_key_say_what_whole_windows_say(spec, requests) -> None:  # type: ignore[no-untyped-def]
     whole = Windows(spec)

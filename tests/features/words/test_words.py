@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctr.features.columns import Column, HashedTokens
@@ -92,6 +92,7 @@ def made(field: WordField, column: Column, seed: int, known: reference.Known) ->
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=str)
+@settings(max_examples=40)
 @given(texts=st.lists(TEXTS, max_size=20), seed=SEEDS)
 @example(
     texts=[b"a:3e38|a:3e38|a:-9", b"a:3.5e38|:2|b:", b"x" * 300, b"\xf0\x9f\x99", b"\xed\xa0\x80A"], seed=1
