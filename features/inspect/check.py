@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features.batches import Batch
+from ctr.features.batches import Batch, sorted_by_label
 from ctr.features.inputs import InputFile, input_files
 from ctr.features.inspect.time_order import TimeOrder, time_order
 from ctr.features.raw import RawSource, fit
@@ -59,6 +59,7 @@ class Check:
     bad_rows: int
     bad_examples: list[str]
     positives: int
+    sorted_by_label: bool
     fields: list[FieldCheck]
     times: list[TimeOrder]
     """Of each column that time fields or windows read."""
@@ -76,6 +77,8 @@ class Check:
         if self.positives in (0, self.rows):
             label = "1" if self.positives else "0"
             warnings.insert(0, f"all {self.rows:,} labels are {label}: nothing can be learnt")
+        if self.sorted_by_label:
+            warnings.insert(0, "the rows look sorted by label; `ctr features build --shuffle 0` mixes them")
         return warnings
 
     def to_json(self) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
         bad_rows=bad_rows.count,
         bad_examples=list(bad_rows.examples),
         positives=int(first.labels.sum()),
+        sorted_by_label=sorted_by_label(first.labels, float(first.labels.mean())),
         fields=[checked[each.name] for each in spec.fields],
         times=times,
         unused=unused,

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from ctr.errors import CtrError, DataError, ModelError
 from ctr.features import BadRows, DatasetSource, ExampleSource, input_files, is_dataset, open_source
+from ctr.features.batches import sorted_by_label
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.outcome import Remains, TrainOutcome, empty_store, require_places, save_or_rescue
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup, set_up
 from ctr.jobs.training.staging import staged
-from ctr.learn import Trained, TrainProgress
+from ctr.learn import Trained, TrainProgress, first_rows
 from ctr.metrics import MetricSummary
 from ctr.model import (
     SEEN,
@@ -36,6 +37,9 @@ from ctr.settings import TrainJob
 
 Show = Callable[[str], AbstractContextManager[Report]]
 """Shows the progress of a phase of this name until the `with` block ends."""
+
+_MIXES = "`ctr features build --shuffle 0` mixes them"
+_EXPECTED = 20  # rows of a label: fewer may be missing from a hold-out by chance
 
 if TYPE_CHECKING:
     from ctr.distributed import ClusterSummary  # with what training in memory does without
@@ -350,11 +354,32 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
     if seen_rows(model.manifest, digests) == "trained":
         warnings.append(SEEN.format("trained", "the hold-out"))
+    if misleading := _order_warnings(setup, trained, evaluation):
+        return warnings + misleading
     if evaluation.holdout is not None:
         return warnings + too_good(evaluation.holdout, source.spec, source.inputs, "the hold-out")
     if trained.result.measured == "progressive":
         summary = trained.result.progressive.summary()
         return warnings + too_good(summary, source.spec, source.inputs, "the rows of training")
+    return warnings
+
+
+def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation) -> list[str]:
+    """A warning where the order of the rows, or a hold-out of one class, makes the metrics worthless."""
+    rows, holdout = trained.result.progressive.summary(), evaluation.holdout
+    others = (rows.examples - rows.positives) / setup.sampling.negative_rate
+    rate = rows.positives / max(rows.positives + others, 1)
+    labels, warnings = first_rows(setup.source, setup.stop_row).labels, []
+    if labels is not None and sorted_by_label(labels, rate):
+        warnings.append(
+            f"the rows look sorted by label, so neither model nor metrics mean anything; {_MIXES}"
+        )
+    if holdout is not None and holdout.positives in (0, holdout.examples):
+        has, missing = ("no", rate) if holdout.positives == 0 else ("only", 1 - rate)
+        if missing * holdout.examples > _EXPECTED:
+            warnings.append(
+                f"the hold-out has {has} clicks, so its metrics mean nothing; if rows are sorted, {_MIXES}"
+            )
     return warnings
 
 

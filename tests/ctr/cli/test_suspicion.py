@@ -118,3 +118,28 @@ def test_a_field_that_knows_the_label_is_named(cli: Cli, folder: Path) -> None:
 def test_standard_input_and_few_rows_are_no_reason(cli: Cli, folder: Path) -> None:
     Path("few.csv").write_text("click,site,order\n" + "1,s1,yes\n0,s2,\n" * 8)
     assert warnings(cli, *train("few.csv", "--holdout-fraction", 0.5)) == []
+
+
+def test_rows_that_are_sorted_by_label(cli: Cli, folder: Path) -> None:
+    head, *rows = Path("day0.csv").read_text().splitlines()
+    rare = [row for row in rows if row[0] == "0"] * 9 + [row for row in rows if row[0] == "1"]
+    for name, reverse in (("first.csv", True), ("last.csv", False)):
+        Path(name).write_text(
+            "\n".join([head, *sorted(rare, key=lambda row: row[0], reverse=reverse)]) + "\n"
+        )
+    for name in ("first.csv", "last.csv"):
+        (found,) = warnings(cli, *train(name))
+        assert found.startswith("the rows look sorted by label")
+        (found,) = warnings(cli, "features", "check", "--spec", "spec.yaml", name)
+        assert found.startswith("the rows look sorted by label")
+        assert "features build --shuffle" in found
+    in_order, one_label = warnings(cli, *train("first.csv", "--holdout-fraction", 0.1))
+    assert in_order.startswith("the rows look sorted by label")
+    assert one_label.startswith("the hold-out has no clicks")
+    clicks = [row for row in rare if row[0] == "1"]
+    Path("clicks.csv").write_text("\n".join([head, *clicks]) + "\n")
+    (found,) = warnings(cli, *train("day0.csv", "--holdout", "clicks.csv"))
+    assert found.startswith("the hold-out has only clicks")
+    drifting = rows[:200] + [row for row in rows[200:] if row[0] == "0"] + rows[:200]
+    Path("drifting.csv").write_text("\n".join([head, *drifting]) + "\n")
+    assert warnings(cli, *train("drifting.csv", "--holdout-fraction", 0.2)) == []

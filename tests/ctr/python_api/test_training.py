@@ -154,9 +154,9 @@ def test_what_the_command_warns_of_is_a_warning_of_the_caller_once(log: Path) ->
     with pytest.warns(CtrWarning) as given:
         ctr.train(rows.sort_values("click"), spec, auto=True)
     assert [each.filename for each in given] == [__file__] * 2
-    in_order, too_good = (str(each.message) for each in given)
-    assert in_order.startswith("the rows look sorted")
-    assert too_good.startswith("an AUC of 1.00000 on the rows of training is too good")
+    of_search, of_training = (str(each.message) for each in given)
+    assert of_search.startswith("the rows look sorted: 0.00%")
+    assert of_training.startswith("the rows look sorted by label")
 
 
 def test_the_example_in_the_docstring() -> None:
