@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -350,7 +351,7 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
     from ctr.jobs.evaluate import too_good  # which training itself does without
 
     source, holdout = setup.source, setup.holdout
-    warnings = [*source.warnings(), *_window_warnings(setup.job, source)]
+    warnings = [*source.warnings(), *_window_warnings(setup.job, source), *_repeat_warnings(setup)]
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
     if seen_rows(model.manifest, digests) == "trained":
         warnings.append(SEEN.format("trained", "the hold-out"))
@@ -361,6 +362,23 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
     if trained.result.measured == "progressive":
         summary = trained.result.progressive.summary()
         return warnings + too_good(summary, source.spec, source.inputs, "the rows of training")
+    return warnings
+
+
+def _repeat_warnings(setup: TrainSetup) -> list[str]:
+    """Warnings where rows count twice: as input, or as that of the models that this one goes on from."""
+    times = Counter(map(str, setup.source.inputs))
+    warnings = [
+        f"{name} is given {count} times, so that its rows count {count} times; give it once"
+        for name, count in times.items()
+        if count > 1
+    ]
+    if setup.optimizer.online and seen_rows({"training": {"lineage": setup.lineage}}, setup.digests):
+        warnings.append(
+            f"the model {printable(setup.origin['warm_start'])} was trained on rows of "
+            f"{', '.join(setup.job.named_inputs)} before, so that they count twice, and progressive metrics"
+            " are optimistic; go on with new rows"
+        )
     return warnings
 
 

@@ -78,6 +78,16 @@ def test_rows_that_the_model_was_trained_on(cli: Cli, folder: Path) -> None:
     assert [line.partition(":")[0] for line in several] == ["next"]
 
 
+def test_rows_that_count_twice(cli: Cli, folder: Path) -> None:
+    assert warnings(cli, *train("day0.csv", model="a")) == []
+    assert warnings(cli, *train("day1.csv", "--warm-start", "a", model="b")) == []
+    for words in (["day1.csv", "--model", "b"], ["day2.csv", "day0.csv", "--model", "c"]):
+        (found,) = warnings(cli, "train", *words, "--warm-start", "b")
+        assert found.startswith(f"the model b was trained on rows of {', '.join(words[:-2])} before")
+    (found,) = warnings(cli, *train("day0.csv", "day*.csv"))
+    assert found.startswith("day0.csv is given 2 times")
+
+
 def test_rows_that_it_was_calibrated_on(cli: Cli, folder: Path) -> None:
     assert warnings(cli, *train("day0.csv", "--holdout", "day1.csv", "--calibrate", "platt")) == []
     (found,) = warnings(cli, *evaluate("day1.csv"))
