@@ -151,9 +151,15 @@ def _source_of(file: InputFile) -> Source:
             "they are split; write a spec by hand: see docs/spec.md."
         )
     first, *others = rows
-    header = len(set(first)) == len(first) and not any(is_decimal(name) or not name for name in first)
+    repeated = next((name for name in first if first.count(name) > 1), None)
+    header = not any(is_decimal(name) or not name for name in first)
     if header and others and not any(map(is_decimal, others[0])):
-        header = not all(a in column for a, column in zip(first, zip(*others, strict=False), strict=False))
+        columns = zip(*others, strict=False)
+        header = repeated is None and not all(a in column for a, column in zip(first, columns, strict=False))
+    if header and repeated is not None:
+        raise DataError(
+            f"{file}: there are {first.count(repeated)} columns {repeated!r}; rename all but one."
+        )
     layout: dict[str, Any] = {"format": "delimited", "delimiter": delimiter, "header": header}
     if quote and rows != _split(head, delimiter, False):
         layout["quote"] = True

@@ -73,6 +73,16 @@ def test_delimiters_and_headers_are_found(tmp_path: Path, delimiter: str, header
     assert spec.label == ("click" if header else "column2")
 
 
+def test_a_header_may_not_repeat_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("clicked,site,site\n" + "1,a,b\n0,b,b\n" * 20)
+    for label in (None, "clicked"):
+        with pytest.raises(DataError, match="there are 2 columns 'site'; rename all but one"):
+            draft_spec(str(path), label=label)
+    path.write_text("a,a,1\n" * 20 + "b,a,0\n")
+    assert not drafted(str(path)).source.header
+
+
 def test_cells_in_quotes(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("click,site\n" + '0,"a, b"\n1,"say ""c"""\n' * 20)
