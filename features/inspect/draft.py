@@ -132,7 +132,8 @@ def _label_of(where: str, columns: Sequence[_Column], label: str | None) -> str:
         if label not in names:
             raise DataError(f"{where}: there is no column {label!r}; it has {', '.join(names[:20])}.")
         return label
-    binary = [column for column in columns if set(column.texts) in ({"0", "1"}, {"-1", "1"})]
+    pairs = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
+    binary = [column for column in columns if {text.lower() for text in column.texts} in pairs]
     usual = [column.name for column in binary if _LABELS.fullmatch(column.name)]
     candidates = usual or [column.name for column in binary]
     if len(candidates) != 1 and not usual and columns[0].name in candidates:

@@ -1,4 +1,4 @@
-"""The text of a category: which spellings are one value."""
+"""The text of a category, or of a label: which spellings are one value."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.features.text.hashing import xxh64, xxh64_byte
+from ctr.features.text.number_kernels import GARBAGE, NUMBER, parse_number
 from ctr.jit import njit
 
 NO_VALUE, FALSE, TRUE, AS_IT_IS = 0, 1, 2, 3
@@ -63,6 +64,17 @@ def spelling(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tup
     elif length == _U5 and buffer[end - _U1] | _LOWER == _E and _is_word(buffer, start, end, 0x736C6166):
         return FALSE, start, end  # "fals"
     return AS_IT_IS, start, end
+
+
+@njit(nogil=True, cache=True)
+def parse_label(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[int, float]:
+    """As `parse_number`, but `true` and `false`, spelt as in a category, are 1 and 0."""
+    kind, value = parse_number(buffer, start, end)
+    if kind == GARBAGE:
+        word = spelling(buffer, start, end)[0]
+        if word == TRUE or word == FALSE:  # noqa: PLR1714, SIM109  (a tuple loads Numba's lists)
+            return NUMBER, 1.0 if word == TRUE else 0.0
+    return kind, value
 
 
 @njit(nogil=True, cache=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ctr.features.text.number_kernels import NUMBER, parse_number
 from ctr.features.text.row_status import RowStatus
+from ctr.features.text.spelling_kernels import parse_label
 from ctr.features.transform.plan_kernels import Tile
 from ctr.jit import njit
 
@@ -48,7 +49,7 @@ def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click:
         if end - start == _U1 and (buffer[start] == _ONE or (buffer[start] == _ZERO and no_click[0] == 0)):
             labels[t] = np.float32(buffer[start] - _ZERO)
             continue
-        kind, value = parse_number(buffer, start, end)
+        kind, value = parse_label(buffer, start, end)
         problem = label_problem(value, no_click) if kind == NUMBER else BAD_LABEL
         labels[t] = np.float32(value == 1.0)
         if problem != 0:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ctr.features.text.column_kernels import TextColumn
 from ctr.features.text.hashing import xxh64
-from ctr.features.text.number_kernels import MISSING, NUMBER, log_bucket, log_bucket_of_whole, parse_number
-from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt
+from ctr.features.text.number_kernels import MISSING, NUMBER, log_bucket, log_bucket_of_whole
+from ctr.features.text.spelling_kernels import hash_spelling, may_be_respelt, parse_label
 from ctr.features.windows.ring_kernels import (
     CLICKS,
     COUNT,
@@ -74,7 +74,7 @@ def read_clicks(column: TextColumn, clicks: NDArray[np.int8]) -> None:
     for i in range(clicks.size):
         clicks[i] = UNKNOWN
         if status[i] == 0:
-            kind, value = parse_number(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
+            kind, value = parse_label(buffer, np.uint64(starts[i]), np.uint64(ends[i]))
             if kind == MISSING or (kind == NUMBER and (value == 0.0 or abs(value) == 1.0)):
                 clicks[i] = np.int8(kind == NUMBER and value == 1.0)
 

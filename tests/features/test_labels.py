@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from ctr.errors import DataError
 from ctr.features import SKIP
+from ctr.features.inspect import draft_spec
 from ctr.features.raw import RawSource
 from ctr.features.spec import load_spec, parse_spec
 from tests.features.raw_files import ROWS, SPEC, csv_of, expected, joined, write
@@ -124,3 +125,15 @@ def test_rows_that_are_bad_anyway_have_no_say_in_the_kind_of_labels(tmp_path: Pa
     source = RawSource(SPEC, [write(tmp_path / "a.csv", csv_of(rows))], on_bad_rows=SKIP)
     (batch,) = source.batches(100)
     assert batch.labels.tolist() == [0, 1] * 15
+
+
+@pytest.mark.parametrize("spelt", ["True False", "true false", "TRUE FALSE"])
+def test_booleans_as_text_are_labels(tmp_path: Path, spelt: str) -> None:
+    click, none = spelt.split()
+    rows = [(click if y == 1 else none, n, c) for y, n, c in ROWS]
+    path = write(tmp_path / "a.csv", csv_of(rows))
+    assert joined(list(RawSource(SPEC, [path]).batches(30))) == expected(ROWS)
+    assert draft_spec(path).count("label: y") == 1
+    odd = write(tmp_path / "b.csv", csv_of([("yes", 1, "x"), *rows]))
+    with pytest.raises(DataError, match="'yes' is no label"):
+        list(RawSource(SPEC, [odd]).batches(30))
