@@ -29,19 +29,20 @@ from ctr.learn import (
     starting_state,
     weights_of,
 )
-from ctr.metrics import MetricSummary
+from ctr.metrics import Metrics, MetricSummary
 from ctr.model import DIGESTS, LinearModel, Model, load_optimizer, load_state, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.ps import JobBoard, RedisStore, Slots, n_fraction_bits, parse_redis_url
 from ctr.registry import Registry, parse_place
 from ctr.settings import TrainJob
 from ctr.stream import ExampleStream, StreamSource
-from ctr.workers import JobDescription, WorkerReport, collect, filters_for, learnt_text
+from ctr.workers import EARLIER, JobDescription, WorkerReport, filters_for, is_of_work, learnt_text
 
 Print = Callable[[str], object]
 """Prints a line."""
 
 _POLL_S = 1.0
+_REPORTS_WAIT_S = 5.0
 _FIRST_ROWS = 16_384
 _LEAST_WATCHED = 1_000
 """The fewest examples for a check of quality: with fewer, log loss and calibration are too uncertain."""
@@ -299,7 +300,11 @@ class _Publisher:
                 try:
                     if board is None or store is None:
                         board = opened.enter_context(closing(JobBoard(self._url)))
-                        store = opened.enter_context(closing(self._setup.description.join_store(self._url)))
+                        on_board = board.job()
+                        assert on_board is not None
+                        # A resumed job has the fraction bits of its checkpoint.
+                        description = JobDescription.from_bytes(on_board.description)
+                        store = opened.enter_context(closing(description.join_store(self._url)))
                     self._trim(board)
                     if monotonic() >= next_version:
                         next_version = monotonic() + job.publish_every
@@ -333,11 +338,10 @@ class _Publisher:
             return
         if quality.examples < _LEAST_WATCHED:
             return
-        report = WorkerReport()
-        for blob in collect(board, view, store.bits).values():
-            report.add(WorkerReport.from_bytes(blob))
+        trained = sum(orjson.loads(blob)["evaluated"] for blob in blobs.values())
+        progressive = self._progressive(board, trained)
         state = read_out(store, self._setup.job.model.parent)
-        model = self._setup.model(state, report.progressive.summary())
+        model = self._setup.model(state, progressive.summary())
         save_model(model, self._setup.job.model, state)
         place = self._setup.job.publish
         self._latest = model.id
@@ -346,9 +350,26 @@ class _Publisher:
             Registry(registry).publish(self._setup.job.model, labels)
         self.published += 1
         self._print(
-            f"{_clock()} {quality.examples:,.0f} examples, log loss {quality.logloss:.5f}, calibration "
+            f"{_clock()} {quality.examples:,.0f} new examples, log loss {quality.logloss:.5f}, calibration "
             f"{quality.calibration:.3f}; version {model.id}{'' if place is None else f' is in {place}'}"
         )
+
+    def _progressive(self, board: JobBoard, trained: int) -> Metrics:
+        """The metrics of the whole job, from reports on at least `trained` examples since its last start.
+
+        Workers report every second; the report of one that has died may never come.
+        """
+        deadline = monotonic() + _REPORTS_WAIT_S
+        while True:
+            reports = {name: blob for name, blob in board.reports().items() if is_of_work(name)}
+            metrics = {name: WorkerReport.from_bytes(blob).progressive for name, blob in reports.items()}
+            reported = sum(each.examples for name, each in metrics.items() if name != EARLIER)
+            if reported >= trained or monotonic() > deadline or self._closing.wait(_POLL_S / 4):
+                break
+        progressive = Metrics()
+        for each in metrics.values():
+            progressive.merge(each)
+        return progressive
 
     def _hold(self, problem: str) -> None:
         """Print why nothing is published, and roll labels of the latest version back to the previous one."""

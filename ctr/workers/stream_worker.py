@@ -21,6 +21,7 @@ from ctr.workers.report import WorkerReport
 from ctr.workers.timing import Polling, Reports
 
 _IDLE_S, _LONGEST_IDLE_S = 0.01, 0.1
+_REPORT_EVERY_S = 1.0  # for the metrics of published versions
 
 
 def _polling() -> Polling:
@@ -69,7 +70,7 @@ class StreamWorker:
     def run(self, worker: str, stopping: Callable[[], bool], reports: Reports) -> bool:
         """Work until the job is over or `stopping`; False if the worker must register again."""
         self._worker_id, self._lanes = worker, {}
-        polling, reading = _polling(), Future[list[StreamExamples]]()
+        polling, reading, reported = _polling(), Future[list[StreamExamples]](), self.examples
         reading.set_result([])
         with ThreadPoolExecutor(1, thread_name_prefix="reader") as reader:
             while not stopping():
@@ -87,13 +88,15 @@ class StreamWorker:
                     ahead = {chunk.lane: chunk.number + 1 for chunk in chunks}
                     reading = reader.submit(self._source.read, positions | ahead)
                     self._train_all(chunks, gate.working)
-                    reports.due()()
                     polling = _polling()
                 else:
                     if not self._sessions.replicated:
                         self._sessions.wait_replicated()
                     self._timings.wait += polling.pause()
                     reading = reader.submit(self._source.read, positions)
+                if self.examples != reported and reports.is_due(_REPORT_EVERY_S):
+                    reports.send()
+                    reported = self.examples
             for lane in list(self._lanes):
                 self._release(lane)
         return True

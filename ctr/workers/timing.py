@@ -104,12 +104,17 @@ class Reports:
 
     def send_if_due(self) -> None:
         """Report if a report is due."""
-        self.due()()
+        if self.is_due():
+            self.send()
+
+    def is_due(self, longest_s: float = _MOST_S) -> bool:
+        """Whether a report is due, at the latest `longest_s` after the previous one."""
+        part = (self._sent - self._started) / _LOST_PART
+        return perf_counter() - self._sent > min(max(part, _LEAST_S), longest_s)
 
     def due(self) -> Callable[[], object]:
         """A function that sends a report if one is due; call it when the work so far is in the store."""
-        part = (self._sent - self._started) / _LOST_PART
-        if perf_counter() - self._sent <= min(max(part, _LEAST_S), _MOST_S):
+        if not self.is_due():
             return lambda: None
         self._sent = perf_counter()
         return partial(self._send, self._report())

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 import pytest
 
+from ctr.checkpoint import read_checkpoint
 from ctr.errors import SettingError
 from ctr.features import FeatureSpec
 from ctr.jobs.streaming import Quality
@@ -23,6 +24,7 @@ from ctr.ps import JobBoard, parse_redis_url
 from ctr.registry import Registry
 from ctr.settings import TrainJob
 from ctr.stream import LANES, ExampleStream
+from ctr.workers import WorkerReport
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import ADDITIVE, describe, in_memory, process_of
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
@@ -237,6 +239,39 @@ def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Pa
     model = load_model(streaming.model)
     assert model.metrics["progressive"]["examples"] == 40 * CHUNK
     assert Registry(registry).load(Registry(registry).version_of("live")).spec == model.spec
+
+
+def test_a_version_has_the_metrics_of_all_rows_that_its_weights_are_of(
+    streaming: Streaming, tmp_path: Path
+) -> None:
+    """Also right after the start, and after the command was killed."""
+    registry, checkpoint = Registry(tmp_path / "models"), tmp_path / "checkpoint"
+    options = "--publish-every=1s", "--publish", f"{registry.place}@live", "--checkpoint", checkpoint
+
+    def rows_published() -> int:
+        if "live" not in registry.labels():
+            return 0
+        manifest = registry.load(registry.version_of("live")).manifest
+        assert manifest["training"]["rows"] == manifest["metrics"]["progressive"]["examples"]
+        return int(manifest["training"]["rows"])
+
+    streaming.append(25)
+    with streaming.training(*options, "--checkpoint-every=1s", additive=False) as process:
+        eventually(rows_published, 60.0)
+        assert rows_published() == 25 * CHUNK
+        eventually(lambda: checkpoint.exists() and rows_reported(checkpoint) == 25 * CHUNK)
+        process.kill()
+    streaming.append(25)
+    with streaming.training(*options, "--checkpoint-every=1h", "--resume", additive=False) as process:
+        eventually(lambda: rows_published() > 25 * CHUNK, 60.0)
+        assert rows_published() == 50 * CHUNK
+        streaming.stop(process)
+
+
+def rows_reported(checkpoint: Path) -> int:
+    """Rows that the workers' reports in a checkpoint are about."""
+    reports = read_checkpoint(checkpoint).reports.values()
+    return sum(WorkerReport.from_bytes(report).progressive.examples for report in reports)
 
 
 def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path: Path) -> None:
