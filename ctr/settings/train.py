@@ -188,16 +188,13 @@ class TrainJob(TrainFields):
         _require_engine(self)
         if self.resume and self.checkpoint is None:
             raise SettingError(f"{named('resume')} goes on from {named('checkpoint')} DIR; name it.")
-        if self.resume and self.warm_start is not None:
-            raise SettingError(f"{named('resume')} has a state already; leave out {named('warm_start')}.")
         if self.base_rate in (0, 1):
             raise SettingError(
                 f"{named('base_rate')} {self.base_rate:g} is a certainty; give a number between 0 and 1."
             )
-        if self.base_rate is not None and (self.resume or self.warm_start is not None):
+        if self.base_rate is not None and self.warm_start is not None:
             raise SettingError(
-                f"{named('base_rate')} is for a new model; leave it out with {named('warm_start')} and "
-                f"{named('resume')}."
+                f"{named('base_rate')} is for a new model; leave it out with {named('warm_start')}."
             )
         return self
 

@@ -289,8 +289,6 @@ def starting_point(
     """Passes, lineage and origin of the state that the job begins with, or began with if it goes on."""
     warm_start = None if job.warm_start is None else printable(job.warm_start)
     origin = {"base_rate": rate, "warm_start": warm_start, "forget": job.forget}
-    if former is not None:
-        return Passes(former.passes, former.rows), former.lineage, origin
     if job.resume and job.checkpoint is not None:
         from ctr.checkpoint import read_job
 
@@ -302,6 +300,8 @@ def starting_point(
             )
         passes = Passes(saved["passes_before"], saved.get("rows_before", 0))
         return passes, saved.get("lineage", ()), saved.get("origin") or origin
+    if former is not None:
+        return Passes(former.passes, former.rows), former.lineage, origin
     return NOTHING, (), origin
 
 

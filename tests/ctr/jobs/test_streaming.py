@@ -209,9 +209,9 @@ def test_a_stream_begins_with_the_weights_of_a_model_of_several_passes(
     former, checkpoint = tmp_path / "former", tmp_path / "checkpoint"
     penalties = "--epochs=3", "--l1=0.2", "--l2=2"
     assert cli("train", job_log, "--spec", tmp_path / "spec.yaml", "--model", former, *penalties).code == 0
-    options = "--checkpoint", checkpoint, "--checkpoint-every=1s", "--l1=0.2", "--l2=2"
+    options = "--warm-start", former, "--checkpoint", checkpoint, "--checkpoint-every=1s"
     streaming.append(1)
-    with streaming.training("--warm-start", former, *options, additive=False) as process:
+    with streaming.training(*options, additive=False) as process:
         streaming.trained()
         eventually((checkpoint / "manifest.json").exists, 60.0)
         process.kill()

@@ -151,15 +151,13 @@ def test_it_goes_on_from_a_checkpoint(cli: Cli, days: list[Path], tmp_path: Path
     assert cli("train", "--spec", spec, days[0], *first, "--model", former).code == 0
     words = ["train", "--spec", spec, days[1], "--epochs", 20, "--chunk", 400]
     store = ["--store", f"{redis_url}?model=warm", "--checkpoint", tmp_path / "checkpoint"]
-    begun = Command(
-        *[*words, *store, "--model", tmp_path / "model", "--checkpoint-every", "0.1s"],
-        *["--warm-start", former, "--forget", 0.1],
-    )
+    words += [*store, "--model", tmp_path / "model", "--warm-start", former, "--forget", 0.1]
+    begun = Command(*words, "--checkpoint-every", "0.1s")
     wait_for((tmp_path / "checkpoint").exists)
     os.kill(begun.popen.pid, signal.SIGINT)
     code, said = begun.end()
     assert code == 130, said
-    resumed = cli(*words, *store, "--l1", 1, "--l2", 1, "--resume", "--model", tmp_path / "model")
+    resumed = cli(*words, "--resume")  # the penalties come from the former model
     assert resumed.code == 0, resumed.err
     manifest = load_model(tmp_path / "model").manifest
     assert manifest["optimizer"]["passes"] == 12
