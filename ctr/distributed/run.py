@@ -282,17 +282,26 @@ def _difference(name: str, then: Any, now: Any) -> tuple[str, str, str]:
 
 
 def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
-    """The error for a store that is in use; if there is a checkpoint, it advises to resume."""
-    if settings.checkpoints is None:
-        return error
-    folder = settings.checkpoints.folder
-    try:
-        read_job(folder)
-    except ModelError:
-        return error
-    return StoreError(
-        f"{folder} has a checkpoint: to go on from it, add {named('resume')}. Otherwise: {error}"
-    )
+    """The error for a store that is in use: it says how to go on, before how to remove what is there."""
+    url, problem, advice = parse_redis_url(settings.url), str(error), ""
+    with closing(JobBoard(url)) as board:
+        job = board.job()
+        view = None if job is None else board.look(shards=False)
+    if job is not None and view is not None and view.state != "failed":
+        if view.state != "finished":
+            resuming = f"{named('checkpoint', 'DIR')} and {named('resume')}"
+            advice = f"if the job {job.id!r} wrote checkpoints, go on with {resuming}"
+        if view.coordinator_alive:
+            silent_s = job.lease_s - view.coordinator_lease_left_s
+            problem = (
+                f"the job {job.id!r} trains this model, led by a `ctr train` that was alive {silent_s:.0f} s "
+                "ago: stop that first, or name another model (?model=NAME)."
+            )
+    if settings.checkpoints is not None:
+        with suppress(ModelError):
+            read_job(folder := settings.checkpoints.folder)
+            advice = f"{folder} has a checkpoint: to go on from it, add {named('resume')}"
+    return StoreError(f"{advice}. Otherwise: {problem}" if advice else problem)
 
 
 def _require_over(settings: StoreSettings, job: str, stop: Event) -> None:

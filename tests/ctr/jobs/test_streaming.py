@@ -135,7 +135,7 @@ def test_every_example_counts_once_though_a_worker_is_killed(
 
 
 def test_a_killed_command_goes_on_from_its_checkpoint(
-    streaming: Streaming, job_log: Path, job_spec: FeatureSpec, tmp_path: Path
+    streaming: Streaming, job_log: Path, job_spec: FeatureSpec, tmp_path: Path, cli: Cli
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
     options = "--checkpoint", checkpoint, "--checkpoint-every=1s"
@@ -146,6 +146,8 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
         eventually(lambda: sum(streaming.stream.positions()) > 10)
         streaming.append(5)
         process.kill()
+    refused = cli(*streaming.words())
+    assert "wrote checkpoints, go on with --checkpoint DIR and --resume. Otherwise: the " in refused.err
     with streaming.training(*options, "--resume", new=False) as process:
         streaming.append(5)
         streaming.trained()
