@@ -24,6 +24,7 @@ _MODELS_SHOWN = 5
 _PARTS = {
     "features.yaml": "spec",
     "learnt.safetensors": "what its spec has learnt",
+    "examples.json": "example rows",
     "dictionary.arrow": "dictionary",
     "weights.safetensors": "weights",
     "calibration.safetensors": "calibration",

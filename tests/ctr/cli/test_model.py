@@ -52,8 +52,10 @@ def test_info(trained: Path, cli: Cli, tmp_path: Path) -> None:
         "optimizer   ftrl: alpha 0.1, beta 1, l1 0, l2 0",
         "300 examples, 1 pass over 300 rows",
         "dictionary of 18 features",
+        "example rows",
     ):
         assert line in done.out
+    assert "windows" not in done.out
     assert re.search(r"^hold-out +100  ", done.out, re.MULTILINE)
     assert "calibration" in done.out
     told = json.loads((tmp_path / "told.json").read_bytes())
