@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from yaml import YAMLError
 
 from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
@@ -20,6 +21,7 @@ from ctr.features.spec import (
     FeatureSpec,
     FittedSpec,
     column_of,
+    dump_yaml,
     learnt_of,
     load_spec,
     parse_spec,
@@ -75,8 +77,9 @@ class Pipeline:
     spec: FeatureSpec
     """Once fitted, with what was learnt."""
 
-    def __init__(self, spec: FeatureSpec | str | Path) -> None:
-        """`spec`: a checked spec, or what `spec_of` reads: a YAML file, a shipped spec's name, YAML text.
+    def __init__(self, spec: FeatureSpec | str | Path | Mapping[str, Any]) -> None:
+        """`spec`: a checked spec, or what `spec_of` reads: a YAML file, a shipped spec's name, YAML text,
+        a dict.
 
         Raises SpecError as `spec_of` does, for specs with windows, and for those of rows that carry their own
         features.
@@ -204,13 +207,24 @@ def _of_bytes(content: bytes) -> Pipeline:
         return Pipeline.load(folder)
 
 
-def spec_of(spec: FeatureSpec | str | Path) -> FeatureSpec:
+def spec_of(spec: FeatureSpec | str | Path | Mapping[str, Any]) -> FeatureSpec:
     """The spec itself, of a YAML file, a fitted folder, a name that ships with the package, or YAML text.
 
-    Text is told from a name by its line ends or its `{`. Raises SpecError.
+    A dict has the keys and values that YAML has. Text is told from a name by its line ends or its `{`. Raises
+    SpecError.
     """
     if isinstance(spec, FeatureSpec):
         return spec
+    if isinstance(spec, Mapping):
+        try:
+            return parse_spec(dump_yaml(dict(spec)), "the spec")
+        except YAMLError as error:
+            raise SpecError(f"the spec: a value is neither text, number, list nor dict ({error}).") from None
+    if not isinstance(spec, str | Path):
+        raise SpecError(
+            "spec: expected the path of a YAML file, the name of a spec that ships with the package, YAML"
+            f" text, a dict, or a FeatureSpec, got {type(spec).__name__}."
+        )
     if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
         return parse_spec(spec, "the YAML text")
     return load_spec(spec)

@@ -41,6 +41,10 @@ def compare(models: Sequence[Model | str | Path], data: object, **settings: Any)
 
     Otherwise as `ctr.evaluate`. Raises ModelError if there is no model.
     """
+    if not isinstance(models, list | tuple):
+        raise SettingError(
+            f"models: expected a list of models or their folders, got {type(models).__name__}."
+        )
     if not models:
         raise ModelError("there is no model to evaluate: give one or more.")
     return _evaluations(models, data, settings)
@@ -77,7 +81,7 @@ def _evaluations(
     models: Sequence[Model | str | Path], data: object, settings: Mapping[str, Any]
 ) -> list[Evaluation]:
     """Evaluate models on the same rows; warnings have the place that called this one's caller."""
-    loaded = [each if isinstance(each, Model) else load_model(each) for each in models]
+    loaded = [_model_of(each) for each in models]
     folders = [Path(str(number)) for number in range(len(loaded))]
     is_table, texts = paths_of(data) is None, list[str]()
     if is_table and settings.get("on_bad_rows") == "quarantine":
@@ -96,6 +100,16 @@ def _evaluations(
     for text in texts:
         warnings.warn(text, CtrWarning, stacklevel=3)
     return [_of_table(each, inputs[0]) for each in evaluations] if is_table else evaluations
+
+
+def _model_of(model: object) -> Model:
+    if isinstance(model, Model):
+        return model
+    if isinstance(model, str | Path):
+        return load_model(model)
+    raise SettingError(
+        f"model: expected a model or its folder, got {type(model).__name__}; data is the argument after it."
+    )
 
 
 def _of_table(evaluation: Evaluation, path: str) -> Evaluation:

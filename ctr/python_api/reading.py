@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,13 +15,15 @@ from ctr.features.inspect import draft_spec as draft
 from ctr.model import inputs_of
 
 
-def read(data: str | Path | Sequence[str | Path], spec: str | Path | FeatureSpec) -> pa.Table:
+def read(
+    data: str | Path | Sequence[str | Path], spec: str | Path | Mapping[str, Any] | FeatureSpec
+) -> pa.Table:
     r"""Read raw files into an Arrow table with the texts that training on the files reads.
 
-    `data` is a path, a folder, a pattern, a URI, or a list of those; `spec` a feature spec: its path, the
-    name of one that ships with the package, its YAML text, or a `FeatureSpec`. The table has the columns that
-    the spec names, as strings, null where a value is missing: so `00007` stays `00007`, and `0.50` does not
-    become 0.5. Training on it gives the same model as training on the files. All rows are in memory.
+    `data` is a path, a folder, a pattern, a URI, or a list of those; `spec` as for `ctr.train`.
+    The table has the columns that the spec names, as strings, null where a value is missing: so `00007` stays
+    `00007`, and `0.50` does not become 0.5. Training on it gives the same model as training on the files. All
+    rows are in memory.
 
     Raises DataError for a file that cannot be read, a missing column, or a row that cannot be split into
     cells, and SpecError for a wrong spec, or for data that carries its own features.
@@ -52,7 +55,7 @@ def draft_spec(data: object, *, label: str | None = None) -> FeatureSpec:
         return parse_spec(draft(inputs[0], label=label), "the drafted spec")
 
 
-def check(data: object, spec: str | Path | FeatureSpec, *, rows: int = 200_000) -> Check:
+def check(data: object, spec: str | Path | Mapping[str, Any] | FeatureSpec, *, rows: int = 200_000) -> Check:
     """Check a spec on the first rows, as `ctr features check` does; the result has `fields` and `warnings`.
 
     Raises DataError if a column is missing, or if there is no good row.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +32,7 @@ _NOWHERE = Path("model")  # nothing is written
 @taking(TrainJob, but=("inputs", "spec", "model", "holdout", "stream", *STREAM_ONLY))
 def train(
     data: object,
-    spec: str | Path | FeatureSpec | None = None,
+    spec: str | Path | Mapping[str, Any] | FeatureSpec | None = None,
     *,
     label: str | None = None,
     holdout: object = None,
@@ -44,11 +44,11 @@ def train(
 
     `data` and `holdout` are an Arrow table, a frame of pandas (2.2 or newer) or polars, a list of dicts, a
     dict of lists, or a path, a folder, a pattern, a URI, or a list of those. `spec` is a feature spec: its
-    path, the name of one that ships with the package, its YAML text, or a `FeatureSpec`; a hashed data set
-    has its own, and so has the model of `warm_start`. Without one, `label` names the column of clicks, and
-    the spec is drafted from the first rows (`ctr.draft_spec`); it is then in `model.spec`. A spec that learns
-    (quantiles, counts) learns from `data` first. `model`: the folder to save the model to; without it,
-    nothing is written except what settings ask for.
+    path, the name of one that ships with the package, its YAML text, a dict with the same keys, or a
+    `FeatureSpec`; a hashed data set has its own, and so has the model of `warm_start`. Without one, `label`
+    names the column of clicks, and the spec is drafted from the first rows (`ctr.draft_spec`); it is then in
+    `model.spec`. A spec that learns (quantiles, counts) learns from `data` first. `model`: the folder to save
+    the model to; without it, nothing is written except what settings ask for.
 
     Nothing is printed, and no signal is handled; warnings are of the category `ctr.errors.CtrWarning`.
     `model.metrics` has the metrics of the validation set, `model.manifest` everything else. Raises
@@ -108,7 +108,7 @@ def train(
 @taking(TuneJob, but=("inputs", "spec", "out"))
 def tune(
     data: object,
-    spec: str | Path | FeatureSpec | None = None,
+    spec: str | Path | Mapping[str, Any] | FeatureSpec | None = None,
     *,
     out: str | Path | None = None,
     **settings: Any,
@@ -136,7 +136,7 @@ def tune(
 
 def suggest(
     data: object,
-    spec: str | Path | FeatureSpec,
+    spec: str | Path | Mapping[str, Any] | FeatureSpec,
     *,
     crosses: int = 20,
     rows: int = 1_000_000,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from pyarrow import parquet
 from scipy import sparse
 
@@ -134,6 +135,17 @@ def test_a_spec_that_learns_nothing_needs_no_fit() -> None:
     assert pipeline.fit(table) is pipeline
     assert pipeline.weights(pa.table({"y": [1, -1]})) is None
     assert pipeline.labels(pa.table({"y": [1, -1]})).tolist() == [1, 0]
+
+
+def test_a_dict_is_a_spec() -> None:
+    spec = yaml.safe_load(SPEC)
+    assert Pipeline(spec).spec == Pipeline.from_yaml(SPEC).spec
+    with pytest.raises(SpecError, match=r"the spec:\d+: source.format: expected .*, got 'xls'"):
+        Pipeline(spec | {"source": {"format": "xls"}})
+    with pytest.raises(SpecError, match=r"a value is neither text, number, list nor dict .*PosixPath"):
+        Pipeline(spec | {"label": Path("click")})
+    with pytest.raises(SpecError, match=r"spec: expected the path of a YAML file, .* got Table"):
+        Pipeline(TABLE)  # type: ignore[arg-type]
 
 
 def test_before_fit() -> None:

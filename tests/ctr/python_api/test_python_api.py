@@ -6,6 +6,7 @@ import doctest
 import inspect
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from pyarrow import parquet as pq
 import ctr
 import ctr.python_api.evaluating
 import ctr.python_api.reading
-from ctr.errors import DataError, ModelError, SettingError
+from ctr.errors import DataError, ModelError, SettingError, SpecError
 from ctr.features import Pipeline
 from tests.command_line import Cli
 
@@ -162,6 +163,16 @@ def test_models_are_evaluated_and_compared(
         ctr.evaluate(model, rows, bye=["site"])
     with pytest.raises(ModelError, match="no model to evaluate"):
         ctr.compare([], rows)
+
+
+def test_arguments_in_the_wrong_order(model: ctr.Model, rows: list[dict[str, object]]) -> None:
+    frame: Any = pd.DataFrame(rows)
+    with pytest.raises(SettingError, match="model: expected a model or its folder, got DataFrame; data is"):
+        ctr.evaluate(frame, model)
+    with pytest.raises(SettingError, match="models: expected a list of models or their folders, got Model"):
+        ctr.compare(model, rows)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"spec: expected the path of a YAML file, .* got DataFrame"):
+        ctr.train("ads.yaml", frame)
 
 
 def test_settings_and_crosses_are_found(
