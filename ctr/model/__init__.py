@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ctr.model.examples import Examples, draw_examples
     from ctr.model.explanation import Contribution, Explanation, explain, explain_row
     from ctr.model.folder import DIGESTS, SEEN, input_digests, load_optimizer, read_manifest, seen_rows
-    from ctr.model.inputs import TABLE, inputs_of, paths_of
+    from ctr.model.inputs import TABLE, inputs_of, paths_of, without_file
     from ctr.model.linear import LinearModel, chunk_margins, probabilities_of
     from ctr.model.model import Model
     from ctr.model.scoring import predict_file, require_predictable

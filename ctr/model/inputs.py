@@ -66,6 +66,11 @@ def paths_of(data: object) -> list[str] | None:
     return None
 
 
+def without_file(text: str, data: object, path: str) -> str:
+    """`text` with the word for a table instead of the temporary file that `inputs_of` wrote it to."""
+    return text.replace(path, TABLE) if paths_of(data) is None else text
+
+
 def is_table(data: object) -> TypeGuard[Mapping[str, Sequence[object]]]:
     """True if `data` is a dict of columns, each a list or an array."""
     if not isinstance(data, Mapping) or not data:

@@ -312,12 +312,15 @@ class Model:
         columns, the result is a list for the first `rows` rows. Raises DataError as `predict` does.
         """
         from ctr.model.explanation import explain, explain_row  # imports this module
-        from ctr.model.inputs import inputs_of, is_table
+        from ctr.model.inputs import inputs_of, is_table, without_file
 
         if isinstance(data, Mapping) and not is_table(data):
             return explain_row(self, data)
         with inputs_of(data) as inputs:
-            return list(explain(self, inputs, rows))
+            return [
+                replace(each, place=without_file(each.place, data, inputs[0]))
+                for each in explain(self, inputs, rows)
+            ]
 
     def dictionary_table(self) -> pa.Table | None:
         """The dictionary of the model's data set (see `ctr.features.read_dictionary`), or None.

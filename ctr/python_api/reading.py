@@ -12,7 +12,7 @@ from ctr.features import FeatureSpec, parse_spec, read_table, spec_of
 from ctr.features.inspect import Check
 from ctr.features.inspect import check as look
 from ctr.features.inspect import draft_spec as draft
-from ctr.model import inputs_of
+from ctr.model import inputs_of, without_file
 
 
 def read(
@@ -61,4 +61,7 @@ def check(data: object, spec: str | Path | Mapping[str, Any] | FeatureSpec, *, r
     Raises DataError if a column is missing, or if there is no good row.
     """
     with inputs_of(data) as inputs:
-        return look(spec_of(spec), inputs, rows)
+        found = look(spec_of(spec), inputs, rows)
+    for texts in (found.bad_examples, found.layout):
+        texts[:] = [without_file(text, data, inputs[0]) for text in texts]
+    return found

@@ -123,6 +123,7 @@ def test_a_row_of_a_program(model: Model) -> None:
     with pytest.raises(DataError, match="colour"):
         model.explain({"colour": "red"})
     (listed,) = model.explain([row])
+    assert listed.place == "the table: row 1"
     assert listed.prediction == pytest.approx(found.prediction, abs=1e-6)
     with pytest.raises(DataError, match=r"a list of dicts, or a dict of lists, got int"):
         model.explain(7)

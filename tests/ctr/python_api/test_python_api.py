@@ -165,6 +165,13 @@ def test_models_are_evaluated_and_compared(
         ctr.compare([], rows)
 
 
+def test_a_check_names_the_table_that_it_read() -> None:
+    rows = {"click": ["1", "0", "7"], "site": [1.0, 2.0, 3.0]}
+    found = ctr.check(rows, ctr.draft_spec({"click": ["1", "0"], "site": ["a", "b"]}, label="click"))
+    assert found.bad_examples[0].startswith("the table: row 3: column 'click'")
+    assert found.layout[0].startswith("the table: column 'site' has the type double")
+
+
 def test_arguments_in_the_wrong_order(model: ctr.Model, rows: list[dict[str, object]]) -> None:
     frame: Any = pd.DataFrame(rows)
     with pytest.raises(SettingError, match="model: expected a model or its folder, got DataFrame; data is"):
