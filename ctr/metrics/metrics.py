@@ -80,6 +80,12 @@ class Metrics:
         self._bins = np.zeros((kernels.BINS, 3), np.float64)
         self._sums = np.zeros(6, np.float64)
 
+    def __repr__(self) -> str:
+        summary = self.summary()
+        names = ("logloss", "normalized_entropy", "auc", "calibration")
+        figures = "".join(f", {name}: {getattr(summary, name):.5g}" for name in names)
+        return f"<Metrics, examples: {self.examples:,}{figures}>"
+
     def add(
         self,
         margins: NDArray[np.float32],

@@ -68,6 +68,9 @@ class BadRows:
         self._examples: list[str] = []
         self._followers: list[deque[NDArray[np.int64]]] = []
 
+    def __repr__(self) -> str:
+        return f"<BadRows, count: {self.count:,}>"
+
     @property
     def count(self) -> int:
         """The number of bad rows."""

@@ -149,6 +149,9 @@ def test_models_are_evaluated_and_compared(
     assert second.against_first.logloss == pytest.approx(second.summary.logloss - first.summary.logloss)
     assert set(first.slices["site"].by_value) == {"news", "shop"}
     assert ctr.evaluate(model, rows).summary == first.summary
+    assert f"metrics=<Metrics, examples: 1,200, logloss: {first.summary.logloss:.5g}, " in repr(first)
+    assert "'shop': <Metrics, examples: " in repr(first)
+    assert "bad_rows=<BadRows, count: 0>" in repr(first)
     bad = [*rows, {"click": 7, "site": "a", "price": 1.0}]
     with pytest.raises(DataError, match='use on_bad_rows="skip" or "quarantine"'):
         ctr.evaluate(model, bad)
