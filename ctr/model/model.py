@@ -143,10 +143,10 @@ class Model:
     def predict(self, examples: Batch | Chunk | object) -> Float32:
         """The click probability of each example, float32[n].
 
-        Examples are hashed or raw. Raw ones are a list of rows, each a mapping of column to value; an Arrow
-        table or anything that exports one (a frame of pandas or polars); a dict of columns; or files: a path,
-        a folder, a pattern, a URI, or a list of those, whose rows need no label. In a row, a column that is
-        absent or None is a missing value; a table must have all columns, and may have others.
+        Examples are hashed or raw. Raw ones are a row, which is a mapping of column to value, or a list of
+        rows; an Arrow table or anything that exports one (a frame of pandas or polars); a dict of columns; or
+        files: a path, a folder, a pattern, a URI, or a list of those, whose rows need no label. In a row, a
+        column that is absent or None is a missing value; a table must have all columns, and may have others.
 
         With windows, a list of rows is a request, as to a server: each row has the features of this moment,
         and does not count for other rows. A table is a log that continues the history of the windows: its
@@ -171,8 +171,11 @@ class Model:
             source = open_source(paths, self.spec, labels="ignored", windows=self.windows_after())
             margins = [self.margins(batch) for batch in source.batches(_SCORED_ROWS)]
             return np.concatenate([np.empty(0, np.float32), *margins])
-        hashed = self._hashed(table_of(examples) if is_table(examples) else examples)
-        return self.log_odds(self.linear.margins(hashed))
+        if is_table(examples):
+            examples = table_of(examples)
+        elif isinstance(examples, Mapping):
+            examples = [examples]
+        return self.log_odds(self.linear.margins(self._hashed(examples)))
 
     def log_odds(self, margins: Float32) -> Float32:
         """The log-odds of a click, float32[n], for sums of weights; calibrated if the model is."""

@@ -49,6 +49,7 @@ def test_rows_and_tables_of_any_library_are_predicted_alike(model: ctr.Model) ->
     assert np.array_equal(model.predict(pa.table({**columns, "click": [0, 1, 1], "other": [1, 2, 3]})), rows)
     assert model.margins(ROWS) == pytest.approx(np.log(rows / (1 - rows)), abs=1e-5)
     assert model.predict([]).shape == (0,)
+    assert model.predict(ROWS[1]).tolist() == rows[1:2].tolist()
     assert repr(model) == f"<Model {model.id}, slots: 2**12, non-zero weights: 4,096>"
 
 
