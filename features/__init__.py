@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         fit,
         read_table,
     )
-    from ctr.features.tables import check_categories
+    from ctr.features.tables import check_categories, stream_of
 
 # Lazy: training from a hashed data set needs nothing that reads raw files.
 __getattr__ = lazy_package(__name__, __file__)

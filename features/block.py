@@ -139,7 +139,10 @@ def require_columns(path: object, present: Sequence[str], needed: Iterable[str])
     missing = [name for name in needed if name not in present]
     if missing:
         hint = ""
-        if len(present) == 1:
+        alike = [(has, name) for name in missing for has in present if has.casefold() == name.casefold()]
+        if alike:
+            hint = " {!r} and {!r} differ only in case: rename one of them.".format(*alike[0])
+        elif len(present) == 1 and not present[0].isidentifier():
             hint = " Is the delimiter right?"
         elif any(name.startswith('"') for name in present):
             hint = " The names stand in quotes: set quote: true in the spec's source."

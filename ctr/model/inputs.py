@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ctr.errors import CtrError, DataError
-from ctr.features import FeatureSpec, check_categories
+from ctr.features import FeatureSpec, check_categories, stream_of
 
 TABLE = "the table"
 """What messages call a table, whatever file it is read from."""
@@ -34,7 +34,7 @@ def inputs_of(data: object, *specs: FeatureSpec | None) -> Iterator[list[str]]:
             path = Path(folder, "table.arrow")
             try:
                 with (
-                    pa.RecordBatchReader.from_stream(data) as reader,
+                    stream_of(data) as reader,
                     pa.OSFile(str(path), "wb") as file,
                     pa.ipc.new_file(file, reader.schema) as writer,
                 ):

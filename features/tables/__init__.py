@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
-    from ctr.features.tables.arrow import ArrowReader, TableReader
+    from ctr.features.tables.arrow import ArrowReader, TableReader, stream_of
     from ctr.features.tables.category_types import check_categories, float_categories
     from ctr.features.tables.parquet import ParquetReader
 

@@ -103,13 +103,7 @@ class TableReader(TypedReader):
                 f"the table: expected an Arrow table, or a frame of pandas (2.2 or newer) or polars, got"
                 f" {_kind(table)}; {_remedy(table)}."
             )
-        try:
-            self._table = pa.RecordBatchReader.from_stream(table).read_all()
-        except pa.ArrowException as error:
-            raise DataError(
-                f"the table: {_kind(table)} cannot be read as an Arrow table"
-                f" ({str(error).splitlines()[0]}); give a table whose columns have one type each."
-            ) from None
+        self._table = stream_of(table).read_all()
         super().__init__("the table", self._table.schema, spec)
 
     def close(self) -> None:
@@ -134,6 +128,17 @@ class TableReader(TypedReader):
             for part in parts_of(batch):
                 if part.num_rows:
                     yield self._piece(part, columns)
+
+
+def stream_of(table: object) -> pa.RecordBatchReader:
+    """The batches of a table with `__arrow_c_stream__`. Raises DataError if Arrow has no such columns."""
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except (pa.ArrowException, ValueError) as error:  # pandas raises ValueError for duplicate names
+        raise DataError(
+            f"the table: {_kind(table)} cannot be read as an Arrow table ({str(error).splitlines()[0]});"
+            " give a table whose columns have distinct names, and one type each."
+        ) from None
 
 
 def _kind(value: object) -> str:

@@ -180,7 +180,7 @@ class TypedReader(ABC):
         return ArrowPiece(self._where, batch, first, columns, self._constants)
 
     def _empty(self) -> DataError:
-        return DataError(f"{self._where}: there are no rows; leave the file out.")
+        return DataError(f"{self._where}: there are no rows; leave it out.")
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -167,6 +167,7 @@ def test_before_fit() -> None:
         (Path("rows.parquet"), r"read the file first"),
         (None, r"got NoneType; make one"),
         (pa.Table, r"got type; make one"),
+        (TABLE.to_pandas()[["site", "site"]], r"Duplicate column names found.*columns have distinct names"),
         (pa.chunked_array([[1]]), r"pyarrow\.lib\.ChunkedArray cannot be read as an Arrow table"),
     ],
     ids=lambda value: type(value).__name__,
@@ -182,6 +183,10 @@ def test_what_is_no_table(fitted: Pipeline, wrong: object, message: str) -> None
 def test_what_is_wrong_in_a_table(fitted: Pipeline) -> None:
     with pytest.raises(DataError, match=r"the table: there is no column 'n', 'price', which.* has 'site'"):
         fitted.transform(TABLE.select(["site", "at", "title"]))
+    with pytest.raises(
+        DataError, match=r"has 'Site'\. 'Site' and 'site' differ only in case: rename one of them\."
+    ):
+        Pipeline.from_yaml(SPEC).fit(pa.table({"Site": ["a"]}))
     with pytest.raises(DataError, match="the table: there is no column 'n'"):
         Pipeline.from_yaml(SPEC).fit(TABLE.drop_columns(["n"]))
     with pytest.raises(DataError, match="the table: there is no column 'click'"):

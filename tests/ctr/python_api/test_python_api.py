@@ -177,6 +177,10 @@ def test_a_check_names_the_table_that_it_read() -> None:
 
 def test_arguments_in_the_wrong_order(model: ctr.Model, rows: list[dict[str, object]]) -> None:
     frame: Any = pd.DataFrame(rows)
+    with pytest.raises(DataError, match="the table: there are no rows; leave it out"):
+        ctr.evaluate(model, frame[:0])
+    with pytest.raises(DataError, match=r"Duplicate column names found: .*; give a table whose columns"):
+        ctr.evaluate(model, frame[["click", "site", "site"]])
     with pytest.raises(SettingError, match="model: expected a model or its folder, got DataFrame; data is"):
         ctr.evaluate(frame, model)
     with pytest.raises(SettingError, match="models: expected a list of models or their folders, got Model"):

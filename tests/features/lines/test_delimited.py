@@ -243,6 +243,7 @@ def test_an_optional_label_is_not_looked_for_where_it_is_required(tmp_path: Path
         (b"\r\n\n", "the file is empty"),
         (b"y,a,b\n", "no rows after the header"),
         (b"y,b\n0,1\n", "there is no column 'a', which the feature spec needs; the file has 'y', 'b'"),
+        (b"y;b\n0;1\n", "the file has 'y;b'. Is the delimiter right?"),
         (b"y,a,b,a\n0,1,2,3\n", "there are 2 columns 'a'"),
     ],
 )
