@@ -24,7 +24,7 @@ class Storage(Protocol):
     """Files that are replaced atomically, and folders that are written once. Raises DataError, ModelError."""
 
     def start(self) -> None:
-        """Create the folder, if there is none."""
+        """Create the folder, if there is none. Raises ModelError if it holds files of others."""
 
     def require_startable(self) -> None:
         """Raise ModelError if creating a new registry is probably a mistake."""
@@ -64,11 +64,26 @@ class LocalStorage:
         self._versions = path / _VERSIONS
 
     def start(self) -> None:
+        self._require_free()
         with self._write_errors():
             self._versions.mkdir(parents=True, exist_ok=True)
 
+    def _require_free(self) -> None:
+        """Raise ModelError if it is a folder of something else, such as a model."""
+        if self._versions.is_dir() or not self._path.is_dir():
+            return
+        with self._write_errors():
+            names = sorted(path.name for path in self._path.iterdir())
+        # A new file system may have lost+found in its root.
+        others = [name for name in names if not name.startswith(".") and name != "lost+found"]
+        if others:
+            raise ModelError(
+                f"{self._path}: is not a registry, and holds {others[0]}; give an empty or a new folder."
+            )
+
     def require_startable(self) -> None:
         """The mount point of a file system that is not mounted is an empty folder: do not write there."""
+        self._require_free()
         with self._write_errors():
             if self._versions.is_dir():
                 return

@@ -22,7 +22,7 @@ _LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Such as st
 
 
 def init(report: Report, registry: RegistryOption) -> None:
-    """Create a registry without versions; an existing one is left alone.
+    """Create a registry without versions, in an empty or a new folder; an existing one is left alone.
 
     `ctr models publish` and `ctr train --publish` create one themselves in a new folder. They refuse a folder
     that is not a registry, and a new folder in an empty one, which could be the mount point of a file system

@@ -175,6 +175,16 @@ def test_nothing_is_written_into_the_mount_point_of_what_is_away(tmp_path: Path,
     assert registry.version_of("stable") == version
 
 
+def test_a_folder_of_something_else_is_no_registry(models: list[Path]) -> None:
+    files = sorted(models[0].iterdir())
+    for change in (Registry(models[0]).init, lambda: Registry(models[0]).publish(models[1])):
+        with pytest.raises(
+            ModelError, match=r"is not a registry, and holds .*; give an empty or a new folder"
+        ):
+            change()
+    assert sorted(models[0].iterdir()) == files
+
+
 def test_the_first_version_starts_a_registry_beside_other_files(tmp_path: Path, models: list[Path]) -> None:
     (tmp_path / "days.csv").write_text("")
     version = Registry(tmp_path / "registry").publish(models[0], ["stable"])
