@@ -82,6 +82,10 @@ class Registry:
         """Create the registry, wherever it is; an existing one is left alone."""
         self._storage.start()
 
+    def require(self) -> None:
+        """Raise ModelError if there is none; behind a URI it may also be one without versions."""
+        self._storage.require()
+
     def require_startable(self) -> None:
         """Raise ModelError if `publish` would refuse to create the registry."""
         self._storage.require_startable()

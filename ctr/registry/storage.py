@@ -26,6 +26,9 @@ class Storage(Protocol):
     def start(self) -> None:
         """Create the folder, if there is none. Raises ModelError if it holds files of others."""
 
+    def require(self) -> None:
+        """Raise ModelError if there is no registry."""
+
     def require_startable(self) -> None:
         """Raise ModelError if creating a new registry is probably a mistake."""
 
@@ -79,6 +82,13 @@ class LocalStorage:
         if others:
             raise ModelError(
                 f"{self._path}: is not a registry, and holds {others[0]}; give an empty or a new folder."
+            )
+
+    def require(self) -> None:
+        if not self._versions.is_dir():
+            raise ModelError(
+                f"{self._path}: there is no registry; `ctr models init --registry"
+                f" {shlex.quote(str(self._path))}` creates one."
             )
 
     def require_startable(self) -> None:
@@ -160,6 +170,9 @@ class RemoteStorage:
 
     def start(self) -> None:
         """Object stores have no folders to create."""
+
+    def require(self) -> None:
+        """Object stores have no empty folders."""
 
     def require_startable(self) -> None:
         """Nothing can be written to an unreachable URI."""

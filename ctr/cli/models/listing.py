@@ -30,6 +30,7 @@ def list(report: Report, registry: RegistryOption) -> None:
     from ctr.registry import Registry
 
     opened = Registry(registry)
+    opened.require()
     versions, labels = opened.versions(), opened.labels()
     facts = {
         "versions": [{"id": item.id, "labels": item.labels, **_figures(item)} for item in versions],

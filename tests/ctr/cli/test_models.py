@@ -11,6 +11,12 @@ from tests.command_line import Cli
 
 def test_from_training_to_rollback(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     registry = tmp_path / "registry"
+    refused = cli("models", "list", "--registry", registry)
+    assert refused.code == 1
+    assert (
+        f"{registry}: there is no registry; `ctr models init --registry {registry}` creates one"
+        in refused.err
+    )
     assert cli("models", "init", "--registry", registry).out == f"{registry} is a registry\n"
     train = ("train", "--spec", "criteo", click_log, "--model", tmp_path / "model", "--json", "-")
     ids = []
