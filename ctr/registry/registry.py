@@ -185,7 +185,7 @@ class Registry:
         labels, ids = self.labels(), self._storage.versions()
         if version in labels:
             version = labels[version].version
-        matches = [id_ for id_ in ids if id_.startswith(version)] if _VERSION.fullmatch(version) else []
+        matches = [id_ for id_ in ids if version and id_.startswith(version)]
         if len(matches) != 1:
             problem = "several versions have this prefix" if matches else "there is no such version"
             raise ModelError(f"{self.place}: {version}: {problem}; `ctr models list` shows all.")
