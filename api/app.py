@@ -103,6 +103,8 @@ def create_app(
         add_event_routes(app, service)
     if feedback is not None:
         add_feedback_route(app, service)
+    else:
+        app.add_route(FEEDBACK, _no_feedback_log, methods=["POST"], include_in_schema=False)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     # Added first, so innermost: middleware that counts, logs or refuses requests also sees predictions.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
@@ -256,6 +258,10 @@ def add_feedback_route(app: FastAPI, service: Service) -> None:
         A click that is sent twice counts once; one that comes after the window of `ctr join` does not count.
         """
         return await service.respond(request, service.click, in_thread=True)
+
+
+async def _no_feedback_log(_request: Request) -> Response:
+    return problem(404, "this server has no feedback log; start it with --feedback-log")
 
 
 # Coroutines, because Starlette would call plain functions in a thread.

@@ -200,7 +200,10 @@ def test_a_server_without_a_log_says_so(client: httpx.Client) -> None:
     assert answer.status_code == 422
     assert "has no feedback log; start it with --feedback-log" in answer.json()["detail"]
     assert client.post("/v1/predict", json={"rows": ROWS, "log": False}).status_code == 200
-    assert client.post("/v1/feedback", json={"clicks": []}).status_code == 404
+    answer = client.post("/v1/feedback", json={"clicks": []})
+    assert answer.status_code == 404
+    assert "has no feedback log; start it with --feedback-log" in answer.json()["detail"]
+    assert "/v1/feedback" not in client.get("/openapi.json").json()["paths"]
 
 
 def test_a_disk_that_refuses(kept: tuple[Running, Path], caplog: pytest.LogCaptureFixture) -> None:
