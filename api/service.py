@@ -360,7 +360,8 @@ class Service:
         if unknown and self._unknown_fields == "refuse":
             raise DataError(
                 f"the table: the feature spec names no column {unknown[0]!r:.80}; remove it, list it in the"
-                f" spec under source.ignore, or use one of: {', '.join(transform.columns)}."
+                " spec under source.ignore, serve with --unknown-fields ignore, or use one of:"
+                f" {', '.join(transform.columns)}."
             )
         self._count_unknown(len(unknown) * table.num_rows)
         for name in transform.columns:

@@ -74,11 +74,18 @@ def named(setting: str, *values: object) -> str:
     return f"{setting}={' or '.join(shown)}" if shown else setting
 
 
-def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The place of the first problem, such as `training.chunks`, and its description."""
+def first_problem(error: ValidationError) -> str:
+    """The first problem and its place, such as `training.chunks: 'a' should be a valid integer`."""
+    # The whole document, such as one that is no JSON, has no place.
+    place = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+    return f"{place:.200}: {problem_of(error)}" if place else problem_of(error)
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first problem, without its place."""
     first = error.errors(include_url=False)[0]
     # Pydantic puts "Value error, " before a validator's message, and "Input" in place of the value.
     problem = first["msg"].removeprefix("Value error, ")
     if problem.startswith("Input "):
         problem = f"{first['input']!r:.80}{problem.removeprefix('Input')}"
-    return ".".join(map(str, first["loc"])), problem
+    return problem

@@ -194,8 +194,7 @@ class Versions:
                 label = scope["path"].removeprefix(f"{MODELS}/")
                 version = await asyncio.to_thread(self._source.change, label, change.version)
             except ValidationError as error:
-                place, problem = first_problem(error)
-                await respond(send, 422, {"detail": f"{place}: {problem}" if place else problem})
+                await respond(send, 422, {"detail": first_problem(error)})
             except CtrError as error:
                 await respond(send, 409, {"detail": str(error)})
             else:
@@ -301,7 +300,7 @@ class Versions:
         except CtrError as error:
             self.metrics.unread.inc()
             if not self._is_unreadable:
-                logger.error("%s; the served versions stay", error)
+                logger.error("%s The served versions stay.", error)
             self._is_unreadable = True
             return
         if self._is_unreadable:  # failed versions may only have been unreachable, too

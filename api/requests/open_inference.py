@@ -74,8 +74,7 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
     except orjson.JSONDecodeError as error:
         raise RequestError(422, f"the body is not JSON: {error}") from None
     except ValidationError as error:
-        place, problem = first_problem(error)
-        raise RequestError(422, f"{place:.200}: {problem}") from None
+        raise RequestError(422, first_problem(error)) from None
     for output in request.outputs or ():
         if output.name != OUTPUT:
             raise RequestError(422, f"there is no output {output.name!r:.80}; there is {OUTPUT!r}")

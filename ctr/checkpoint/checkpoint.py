@@ -189,8 +189,7 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate(manifest)
     except ValidationError as error:
-        place, problem = first_problem(error)
-        raise ModelError(f"{folder}: {MANIFEST} is damaged at {place} ({problem}); {_REMEDY}.") from error
+        raise ModelError(f"{folder}: {MANIFEST} is damaged ({first_problem(error)}); {_REMEDY}.") from error
 
 
 def _aside(folder: Path) -> str:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from ctr.cli.reporting import stopping
-from ctr.errors import CtrError, SettingError, SpecError, first_problem, naming_options
+from ctr.errors import CtrError, SettingError, SpecError, naming_options, problem_of
 from ctr.interrupts import interrupt_on_signals
 from ctr.jit import show_compilation
 
@@ -168,7 +168,7 @@ def _wrong_use(error: Any) -> str:
     from pydantic import ValidationError
 
     if isinstance(error.__cause__, ValidationError):  # Typer would print its text
-        error.message = first_problem(error.__cause__)[1]
+        error.message = problem_of(error.__cause__)
     message = error.format_message().removeprefix("Invalid value: ").strip()
     context = getattr(error, "ctx", None)
     if not message or context is None:

@@ -150,9 +150,8 @@ def read_manifest(path: Path, folder: int | None = None) -> dict[str, Any]:
     try:
         ManifestEntries.model_validate(manifest)
     except ValidationError as error:
-        place, problem = first_problem(error)
         raise ModelError(
-            f"{path}: {MANIFEST} is damaged at {place} ({problem}); train the model again."
+            f"{path}: {MANIFEST} is damaged ({first_problem(error)}); train the model again."
         ) from error
     return dict(manifest)
 

@@ -96,10 +96,9 @@ class Registry:
         try:
             labels = {} if content is None else _Labels.model_validate_json(content).labels
         except ValidationError as error:
-            where, problem = first_problem(error)
             raise ModelError(
-                f"{self.place}/{_LABELS}: is damaged ({where}: {problem}); restore it, or remove it and label"
-                " the versions again."
+                f"{self.place}/{_LABELS}: is damaged ({first_problem(error)}); restore it, or remove it and"
+                " label the versions again."
             ) from None
         for label in required:
             if label not in labels:

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from ctr.errors import SettingError, first_problem, named
+from ctr.errors import SettingError, named, problem_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Settings(BaseModel):
         if first["type"] == "missing":
             return f"{place} is missing."
         if name not in cls.model_fields or first["type"] == "value_error":
-            return f"{place}: {first_problem(error)[1]}"
+            return f"{place}: {problem_of(error)}"
         return f"{place} is {_shown(first['input'])}: give {_wanted(cls.model_fields[name])}."
 
 

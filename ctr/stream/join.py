@@ -164,8 +164,7 @@ def _read_state(out: Path, settings: JoinSettings) -> _State:
             raise DataError(f"{out}: holds something else than joined rows; give another folder.") from None
         return _State(label=settings.label, window_s=settings.window_s)
     except ValidationError as error:
-        where, problem = first_problem(error)
-        raise DataError(f"{out / STATE}: is damaged ({where}: {problem}); restore it.") from None
+        raise DataError(f"{out / STATE}: is damaged ({first_problem(error)}); restore it.") from None
     if (state.label, state.window_s) != (settings.label, settings.window_s):
         raise DataError(
             f"{out}: was joined with --label {state.label} --window {state.window_s:g}s; repeat these, or"

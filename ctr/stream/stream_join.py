@@ -432,10 +432,9 @@ class _Joiner:
         try:
             state = _State.model_validate(saved)
         except ValidationError as error:
-            where, problem = first_problem(error)
             raise DataError(
-                f"{self._out.url}: its last chunk was not written by `ctr join` ({where}: {problem}); give "
-                "another ?stream=NAME."
+                f"{self._out.url}: its last chunk was not written by `ctr join` ({first_problem(error)});"
+                " give another ?stream=NAME."
             ) from None
         if state.settings != current:
             earlier = state.settings

@@ -289,9 +289,8 @@ class JobDescription(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            place, problem = first_problem(error)
             raise StoreError(
-                f"the job's description cannot be read ({place}: {problem}): was it written by another "
+                f"the job's description cannot be read ({first_problem(error)}): was it written by another "
                 "version of ctr? Use the same one everywhere."
             ) from None
 

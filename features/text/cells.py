@@ -80,7 +80,8 @@ def cells_of_rows(
             if key not in known and key not in ignored:
                 raise DataError(
                     f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
-                    f" under source.ignore, or use one of: {', '.join(columns)}."
+                    " under source.ignore, serve with --unknown-fields ignore, or use one of:"
+                    f" {', '.join(columns)}."
                 )
         texts.extend(encode_value(row.get(column), i, column, column in numbers, lists) for column in columns)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))

@@ -111,7 +111,7 @@ def test_what_is_wrong_is_said(place: str, models: list[Path], tmp_path: Path) -
     assert registry.versions() == []
     registry.publish(models[0], ["stable"])
     registry._storage.write("labels.json", b"{")
-    with pytest.raises(ModelError, match=r"labels\.json: is damaged"):
+    with pytest.raises(ModelError, match=r"labels\.json: is damaged \(Invalid JSON"):
         registry.labels()
     with pytest.raises(ModelError, match=r"labels\.json"):
         registry.publish(models[1], ["stable"])

@@ -71,7 +71,10 @@ def test_no_rows_and_no_columns() -> None:
         ({"a": ["x"]}, r"rows\[1\]\.a: got the list \['x'\], but its field takes one value; .*type: list"),
         ({"a": "\ud800"}, r"rows\[1\]\.a: .*Unicode"),
         ({"a": 10**5000}, r"rows\[1\]\.a: .*64 bits"),
-        ({"b": 1}, r"rows\[1\]: the feature spec names no column 'b'; .*source\.ignore.*a, n"),
+        (
+            {"b": 1},
+            r"rows\[1\]: the feature spec names no column 'b'; .*source\.ignore.*--unknown-fields ig.*a, n",
+        ),
         ({"b" * 400: 1}, r"rows\[1\]: the feature spec names no column 'b{79}; remove"),
     ],
 )
