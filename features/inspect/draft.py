@@ -159,9 +159,9 @@ def _useless(column: _Column, rows: int) -> str:
         return f"missing in all but {len(column.values):,} of {rows:,} rows"
     if column.lists:
         return ""
-    whole = column.nearly_all(lambda text: "." not in text)
+    whole = column.nearly_all(lambda text: "." not in text or not is_decimal(text))
     always_new = column.distinct == len(column.values) > 0.9 * rows and rows >= _ENOUGH
-    if always_new and whole and not _time_formats(column) and not column.nearly_all(lambda text: " " in text):
+    if always_new and whole and not _time_formats(column) and not _is_text(column):
         return "unique per row, such as an id"
     return ""
 
@@ -190,11 +190,15 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
         buckets = _buckets(column)
         return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
     split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)
-    if split == " " and np.mean([text.count(" ") + 1 for text in column.values]) >= _WORDS:
+    if split == " " and _is_text(column):
         return [base | {"type": "text", "words": [1]}]
     if split is not None and split != " ":
         return [base | {"type": "list", "delimiter": split}]
     return [base | {"type": "category"} | own]
+
+
+def _is_text(column: _Column) -> bool:
+    return bool(np.mean([text.count(" ") + 1 for text in column.values]) >= _WORDS)
 
 
 def _is_list(column: _Column, mark: str) -> bool:

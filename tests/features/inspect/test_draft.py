@@ -140,6 +140,14 @@ def test_times_in_seconds_tell_the_hour(tmp_path: Path) -> None:
     assert [field.name for field in spec.fields] == ["timestamp hour", "timestamp weekday"]
 
 
+def test_times_in_several_formats_that_are_unique_per_row_are_left_out(tmp_path: Path) -> None:
+    times = [datetime(2017, 11, 1) + timedelta(minutes=97 * k) for k in range(ROWS)]
+    formats = ("%Y-%m-%d %H:%M:%S", "%d.%m.%Y %H:%M")
+    when = [f"{time:{formats[k % 2]}}" for k, time in enumerate(times)]
+    log = {"click": columns()["click"], "site": columns()["site"], "when": when}
+    assert drafted(write(tmp_path / "log.csv", log)).source.ignore == ("when",)
+
+
 @pytest.mark.parametrize(
     ("written", "time_format", "parts"),
     [
