@@ -181,5 +181,5 @@ def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: st
 
 def names_shown(columns: Sequence[str]) -> str:
     """A list of names for a message, at most eight."""
-    shown = [f"{name!r:.60}" for name in columns[:8]]
+    shown = [repr(name if len(name) <= 60 else f"{name[:60]}…") for name in columns[:8]]
     return ", ".join(shown) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -175,7 +175,7 @@ def _rows_of_columns(columns: object, limits: Limits) -> list[dict[str, Any]]:
         if size != rows:
             raise RequestError(
                 422,
-                f"columns[{name!r:.80}] has {size:,} values, columns[{first!r:.80}] has {rows:,}; send one"
+                f"columns[{name!r:.80}] has the length {size:,}, columns[{first!r:.80}] {rows:,}; send one"
                 " value per row in each",
             )
     if rows > limits.rows:

@@ -169,7 +169,7 @@ def _wrong_use(error: Any) -> str:
 
     if isinstance(error.__cause__, ValidationError):  # Typer would print its text
         error.message = problem_of(error.__cause__)
-    message = error.format_message().removeprefix("Invalid value: ").strip()
+    message = " ".join(error.format_message().removeprefix("Invalid value: ").split())
     context = getattr(error, "ctx", None)
     if not message or context is None:
         return str(message)

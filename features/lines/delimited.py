@@ -46,7 +46,7 @@ class DelimitedRows(TextRows):
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
         if status == RowStatus.COLUMNS:  # `column` is then how many it has
-            hint = "; is the delimiter right?" if column == 1 else ""
+            hint = " (is the delimiter right?)" if column == 1 else ""
             count = f"{column} column{'' if column == 1 else 's'}"
             return f"found {count}, expected {self.columns}{hint}", f"{count} instead of {self.columns}"
         if status == RowStatus.TEXT_AFTER_QUOTE:

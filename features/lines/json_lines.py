@@ -29,7 +29,7 @@ class JsonRows(TextRows):
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
         if status == RowStatus.JSON:
-            return f"byte {column + 1} of the line is not as in a JSON object", "no JSON object"
+            return f"the line is not a valid JSON object (at byte {column + 1})", "no JSON object"
         if status == RowStatus.LIST:
             reason = "a list, though its field takes one value"
         elif status == RowStatus.NESTED:

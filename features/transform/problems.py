@@ -23,8 +23,9 @@ _EXPECTED = {
     RowStatus.QUERY: "is a query id: ranking data is not supported; write index:value",
     RowStatus.FEATURES: "has so many values that they and their crosses are more features than the spec's"
     " most_features; shorten such lists, cross fewer of them, or raise most_features",
-    RowStatus.LATE: "is earlier than the latest row before it, by more than the slack of a window; sort the"
-    " rows by time, or raise that slack (of rows that a model was trained on, give their data set)",
+    RowStatus.LATE: "is earlier than the latest row before it (for a model, those of its training), by more"
+    " than the slack of a window; if the model was trained on these rows, give their data set, otherwise sort"
+    " the rows by time, or raise that slack",
 }
 _REASONS = {
     RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",

@@ -115,7 +115,8 @@ def test_rows_that_the_windows_know_already_are_refused(
         lambda: model.explain({"ip": 1, "app": 3, "click_time": "2017-11-06 03:00:00"}),
     ):
         with pytest.raises(
-            DataError, match="is earlier than the latest row before it, by more than the slack"
+            DataError,
+            match=r"the latest row before it \(for a model, those of its training\).*; if the model",
         ):
             refused()
     done = cli("predict", "--model", windowed / "model", days[0], "--out", tmp_path / "p.csv")
@@ -255,7 +256,7 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
         f"{days[0]}:2: column 'click_time': '2017-11-06 00:00:00' is earlier than the latest row"
         in backwards.err
     )
-    assert "sort the rows by time, or raise that slack" in " ".join(backwards.err.split())
+    assert "otherwise sort the rows by time, or raise that slack" in " ".join(backwards.err.split())
     assert not out.exists()
     skipped = cli(*build, days[1], days[0], "--on-bad-rows", "skip", "--max-bad-fraction", 1)
     assert skipped.code == 0

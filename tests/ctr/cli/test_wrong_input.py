@@ -166,6 +166,10 @@ def test_a_missing_input_file(cli: Cli, tmp_path: Path, model: Path, command: st
         (["ps", "dorp"], "No such command 'dorp'. Did you mean 'drop'? See `ctr ps --help`."),
         (["evaluate", "log.tsv"], "Missing option '--model'. See `ctr evaluate --help`."),
         (
+            ["calibrate", "log.tsv", "--model", "m"],
+            "Missing option '--method'. Choose from: isotonic, platt. See `ctr calibrate --help`.",
+        ),
+        (
             ["train", "good.csv", "--model", "m", "--alpha", 0],
             "alpha is 0, so nothing would be learnt: give a number above 0, such as 0.1. "
             "See `ctr train --help`.",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import DataError
-from ctr.features.block import Block, blocks_of
+from ctr.features.block import Block, blocks_of, names_shown
 from ctr.features.inputs import LocalFile
 from ctr.features.lines.delimited import DelimitedReader
 from ctr.features.spec import FeatureSpec, parse_spec
@@ -112,12 +112,16 @@ def test_bytes_that_are_not_utf8_stay_as_they_are(tmp_path: Path) -> None:
     assert read(write(tmp_path, b"y,a,b\n0,\xff\xfe,\xc3\n"), spec_of()) == [(b"0", b"\xff\xfe", b"\xc3")]
 
 
+def test_a_long_name_is_cut_within_its_quotes() -> None:
+    assert names_shown(["y", "a" * 70]) == f"'y', '{'a' * 60}…'"
+
+
 def test_a_wrong_number_of_columns_names_the_line(tmp_path: Path) -> None:
     path = write(tmp_path, b"y,a,b\n0,1,2\n0,1\n\n0,1,2,3\n1,2,3\n")
     assert read(path, spec_of()) == [
         (b"0", b"1", b"2"),
         f"{path}:3: found 2 columns, expected 3",
-        f"{path}:4: found 1 column, expected 3; is the delimiter right?",
+        f"{path}:4: found 1 column, expected 3 (is the delimiter right?)",
         f"{path}:5: found 4 columns, expected 3",
         (b"1", b"2", b"3"),
     ]

@@ -162,9 +162,9 @@ def spec_of(fields: str = "{name: c, type: category}") -> FeatureSpec:
     [
         ('{"y": 1, "c": ["a"]}', r"2: column 'c': found a list, though its field takes one value"),
         ('{"y": 1, "c": {"d": 1}}', r"2: column 'c': found an object or a list of lists"),
-        ('{"y": 1, "c": "a"', r"2: byte 18 of the line is not as in a JSON object"),
+        ('{"y": 1, "c": "a"', r"2: the line is not a valid JSON object \(at byte 18\)"),
         ('{"y": 1, "c": 1e999}', r"2: column 'c': found a number too large for float64"),
-        ("17", r"2: byte 1 of the line is not as in a JSON object"),
+        ("17", r"2: the line is not a valid JSON object \(at byte 1\)"),
         ('{"c": "a"}', r"2: column 'y': '' is no label"),
     ],
 )
