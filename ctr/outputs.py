@@ -67,7 +67,7 @@ def require_new(out: Path) -> None:
     if out.exists():
         raise DataError(f"{out}: already exists; give another name, or remove it.")
     require_no_part(out)
-    require_writable(out)
+    require_writable(out, make_folders=False)
 
 
 def require_apart(out: Path | None, inputs: Iterable[Path | str | None]) -> None:

@@ -120,7 +120,7 @@ def _require_places(job: TuneJob) -> None:
     for place in (job.out, job.crossed_spec) if job.crosses else (job.out,):
         require_apart(place, [*job.inputs, spec])
         require_no_part(place)
-    require_writable(job.out)
+    require_writable(job.out, make_folders=False)
 
 
 def _suggested(

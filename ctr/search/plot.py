@@ -19,7 +19,7 @@ def require_plot(file: Path) -> None:
     """Raises DataError unless the suffix is .png or .svg, and matplotlib is installed."""
     if file.suffix not in _SUFFIXES:
         raise DataError(f"{file}: a plot is written as PNG or SVG: give a name that ends in .png or .svg.")
-    require_writable(file)
+    require_writable(file, make_folders=False)
     require_packages("the plot of a search", {"matplotlib.figure": "matplotlib"})
 
 

@@ -557,11 +557,20 @@ def test_nothing_is_written_into_a_model(cli: Cli, tmp_path: Path, model: Path) 
     assert os.listdir(tmp_path / "empty") == []
 
 
-def test_predictions_make_no_folders(cli: Cli, tmp_path: Path, model: Path) -> None:
-    done = cli("predict", tmp_path / "good.csv", "--model", model, "--out", tmp_path / "typo" / "p.csv")
-    assert done.code == 1
-    assert "there is no folder" in done.err
-    assert not (tmp_path / "typo").exists()
+def test_files_to_write_make_no_folders(cli: Cli, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    log, folder = tmp_path / "good.csv", tmp_path / "typo"
+    log.write_text(CSV)
+    for words in (
+        ["predict", log, "--model", model, "--out", folder / "p.csv"],
+        ["features", "init", log, "--out", folder / "spec.yaml"],
+        ["features", "suggest", log, "--spec", tmp_path / "spec.yaml", "--out", folder / "crosses.yaml"],
+        ["tune", log, "--spec", tmp_path / "spec.yaml", "--out", folder / "settings.yaml"],
+    ):
+        done = cli(*words)
+        assert done.code == 1
+        assert "there is no folder" in done.err
+        assert not folder.exists()
 
 
 def test_a_filter_that_a_job_cannot_have(cli: Cli, tmp_path: Path) -> None:
