@@ -91,7 +91,9 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
         if reason:
             left_out.append(f"#   {column.name}: {reason}")
         else:
-            fields += [(field, column.remark) for field in _fields_of(column)]
+            odd = sample.odd.get(column.name)
+            remark = column.remark + (f", bad rows: {odd} with a list or an object" if odd else "")
+            fields += [(field, remark) for field in _fields_of(column)]
     if not fields:
         raise DataError(
             f"{where}: besides the label {chosen!r} no column tells examples apart; nothing to learn from."

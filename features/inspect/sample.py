@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,6 +21,7 @@ from ctr.features.text import TextFile, is_decimal
 
 DELIMITERS = ("\t", ",", ";", "|")
 _HEAD_LINES = 200
+_FEW = 0.02  # of the values of a column in JSON lines
 _LIBSVM = re.compile(r"[-+]?\d+(\.\d+)?(\s+\d+:\S+)+\s*(#.*)?")
 
 
@@ -35,6 +37,8 @@ class Sample:
     """Those of them whose values are lists, with separated elements in the text."""
     unread: Sequence[str] = ()
     """Other columns, such as of objects: of types that no field reads."""
+    odd: Mapping[str, int] = field(default_factory=dict)
+    """In how many of the first rows of JSON lines a column of plain values has a list or an object."""
 
     @property
     def rows(self) -> int:
@@ -47,6 +51,7 @@ class _Shapes:
 
     lists: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
+    odd: dict[str, int] = field(default_factory=dict)
 
     def add(self, column: str, *, lists: bool) -> None:
         """Add the column of an `UnfitColumnError`; one that does not fit as a list either cannot be read."""
@@ -72,7 +77,8 @@ def read_sample(files: Sequence[InputFile], rows: int) -> Sample:
             f"{files[0]}: no row can be split into columns that a field can read; is it"
             f" {'delimited text' if source.format == 'delimited' else 'a table of plain values'}?"
         )
-    return Sample(source, columns, frozenset(shapes.lists - shapes.unread), sorted(shapes.unread))
+    lists = frozenset(shapes.lists - shapes.unread)
+    return Sample(source, columns, lists, sorted(shapes.unread), shapes.odd)
 
 
 def _first_rows(
@@ -100,22 +106,34 @@ def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool
 
 
 def _shapes_of_json(file: InputFile) -> _Shapes:
-    """Of the first rows; those that are no JSON are left to the reader."""
-    shapes = _Shapes()
+    """Of the first rows; those that are no JSON are left to the reader, as are the few unlike the others."""
+    kinds: dict[str, Counter[str]] = {}
     for line in _first_lines(file, as_json=True):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
         for name, value in row.items() if isinstance(row, dict) else ():
-            nested = isinstance(value, dict) or (
-                isinstance(value, list) and any(isinstance(each, dict | list) for each in value)
-            )
-            if nested:
-                shapes.unread.add(name)
-            elif isinstance(value, list):
-                shapes.lists.add(name)
+            if value is not None:
+                kinds.setdefault(name, Counter())[_kind(value)] += 1
+    shapes = _Shapes()
+    for name, counts in kinds.items():
+        few = _FEW * counts.total()
+        if counts["nested"] > few:
+            shapes.unread.add(name)
+        elif counts["list"] > few:
+            shapes.lists.add(name)
+        else:
+            shapes.odd[name] = counts["nested"] + counts["list"]
     return shapes
+
+
+def _kind(value: Any) -> str:
+    """Whether a value of JSON is `plain`, a `list`, or `nested`, which no field reads."""
+    elements = value if isinstance(value, list) else [value]
+    if any(isinstance(each, dict | list) for each in elements):
+        return "nested"
+    return "list" if isinstance(value, list) else "plain"
 
 
 def _bare_spec(source: Source, lists: Collection[str]) -> FeatureSpec:

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import feather
 
 from ctr.errors import DataError
-from ctr.features import FeatureSpec, RawSource, parse_spec
+from ctr.features import SKIP, FeatureSpec, RawSource, parse_spec
 from ctr.features.inspect import draft_spec
 from ctr.features.spec import NumberField, TimeField
 
@@ -124,6 +124,20 @@ def test_lists_are_read_and_objects_left_out(tmp_path: Path, suffix: str) -> Non
         "one": ("list", "skip"),
     }
     assert spec.source.ignore == ("pairs", "user")
+
+
+def test_a_few_lists_and_objects_do_not_decide(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"click": k % 2, "site": f"s{k % 3}", "os": f"o{k % 4}"} for k in range(150)
+    ]
+    rows[20]["site"], rows[30]["os"] = {"id": 1}, ["a", "b"]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = draft_spec(str(path))
+    assert "- {name: site, type: category}  # 3 values, bad rows: 1 with a list or an object" in text
+    assert "- {name: os, type: category}" in text
+    (batch,) = RawSource(parse_spec(text, "draft"), [str(path)], on_bad_rows=SKIP).batches(200)
+    assert len(batch) == 148
 
 
 def test_rows_come_from_as_many_files_as_it_takes(tmp_path: Path) -> None:
