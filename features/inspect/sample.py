@@ -88,7 +88,7 @@ def _first_rows(
     columns: dict[str, list[str]] = {}
     spec = _bare_spec(source, shapes.lists)
     for _, reader in RawFiles(files, spec).readers():
-        columns = columns or {name: [] for name in reader.columns if name not in shapes.unread}
+        columns = columns or {name: [] for name in reader.columns if name and name not in shapes.unread}
         if not columns or _take_rows(reader, columns, rows):
             break
     return {name: texts[:rows] for name, texts in columns.items()}
@@ -170,7 +170,7 @@ def _source_of(file: InputFile) -> Source:
         )
     first, *others = rows
     repeated = next((name for name in first if first.count(name) > 1), None)
-    header = not any(is_decimal(name) or not name for name in first)
+    header = not any(is_decimal(name) for name in first) and all(first[1:])  # pandas names no index
     if header and others and not any(map(is_decimal, others[0])):
         columns = zip(*others, strict=False)
         header = repeated is None and not all(a in column for a, column in zip(first, columns, strict=False))

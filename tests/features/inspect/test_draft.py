@@ -83,6 +83,13 @@ def test_a_header_may_not_repeat_a_name(tmp_path: Path) -> None:
     assert not drafted(str(path)).source.header
 
 
+def test_the_index_that_pandas_writes_without_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(",clicked,site\n" + "".join(f"{k},{k % 2},s{k % 3}\n" for k in range(ROWS)))
+    spec = drafted(str(path))
+    assert (spec.label, [each.name for each in spec.fields]) == ("clicked", ["site"])
+
+
 def test_cells_in_quotes(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("click,site\n" + '0,"a, b"\n1,"say ""c"""\n' * 20)
