@@ -9,6 +9,6 @@ _FEWER = 50  # rows in bursts, or with a click rate that drifts, change theirs a
 
 
 def sorted_by_label(labels: NDArray[np.float32], rate: float) -> bool:
-    """Whether labels, float32[n], change far less often than in rows in random order with this click rate."""
-    changes = int(np.count_nonzero(labels[1:] != labels[:-1]))
-    return _FEWER * (changes + 1) < 2 * rate * (1 - rate) * labels.size
+    """Whether labels, float32[n], change far less often than they differ from others with this click rate."""
+    changes, own = int(np.count_nonzero(labels[1:] != labels[:-1])), float(labels.mean())
+    return _FEWER * (changes + 1) < labels.size * (own * (1 - rate) + rate * (1 - own))
