@@ -14,7 +14,7 @@ from ctr.errors import StoreError
 from ctr.ps import BoardView, Job, Saturations
 from ctr.ps.board import WorkerView
 from ctr.ps.status import BoardStatus, StoreStatus
-from ctr.workers import DataPlan, JobDescription, skipped_rows
+from ctr.workers import DataPlan, JobDescription, is_of_work, skipped_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,12 @@ class JobStatus:
     coordinator_alive: bool
     """Whether it renewed its lease in time: this shows that it was killed long before the lease ends."""
     examples: int | None
-    """Rows of the chunks that are in the store, all passes together, without those that were skipped."""
+    """Rows of the chunks that are in the store, all passes together, without those that were skipped.
+
+    For a stream, those that its workers have reported, also before a resumption.
+    """
     examples_in_all: int | None
-    """At most: without the rows that are known to be skipped."""
+    """At most: without the rows that are known to be skipped; None for a stream."""
     passes_begun: int | None
     """Passes of which some chunks are in the store; at least 1."""
     logloss: float | None
@@ -78,6 +81,16 @@ class JobStatus:
         return self.view.state != "failed" and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
         )
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the job is not over, and its coordinator is dead."""
+        return self.view.state in ("running", "stopping") and self.coordinator_heard_s is None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its examples never end."""
+        return self.description is not None and self.description.stream is not None
 
     @property
     def live_workers(self) -> list[WorkerStatus]:
@@ -108,7 +121,7 @@ class JobStatus:
                     "shard": shard,
                     "owner": each.owner,
                     "pushed": each.progress,
-                    "chunks": None if plan is None else plan.chunks_of(shard),
+                    "chunks": None if plan is None or self.is_stream else plan.chunks_of(shard),
                 }
                 for shard, each in view.unfinished.items()
             ],
@@ -139,9 +152,13 @@ _JSON = (
 
 
 def needed_reports(board: BoardStatus) -> list[str] | None:
-    """The reports that `job_status` needs; None: all, as workers that have left may have skipped rows."""
+    """The reports that `job_status` needs; None: all, as workers that have left count.
+
+    They may have skipped rows, or have trained some of a stream.
+    """
     with suppress(StoreError):
-        if JobDescription.from_bytes(board.job.description).on_bad_rows != "fail":
+        job = JobDescription.from_bytes(board.job.description)
+        if job.on_bad_rows != "fail" or job.stream is not None:
             return None
     return [LIFE + worker.id for worker in board.view.workers]
 
@@ -163,6 +180,12 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
     except StoreError as error:
         problem = str(error)
     plan = None if description is None else description.plan()
+    examples, examples_in_all = None, None
+    if plan is not None and description is not None and description.stream is not None:
+        examples = sum(orjson.loads(blob)["examples"] for name, blob in reports.items() if is_of_work(name))
+    elif plan is not None:
+        examples = sum(position.examples(plan, skipped))
+        examples_in_all = (plan.rows - plan.held_out - skipped.count) * plan.passes
     return JobStatus(
         facts=job,
         view=view,
@@ -170,8 +193,8 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         problem=problem,
         coordinator_heard_s=silent_s,
         coordinator_alive=silent_s is not None and silent_s < job.lease_s / 2,  # it is due every fifth
-        examples=None if plan is None else sum(position.examples(plan, skipped)),
-        examples_in_all=None if plan is None else (plan.rows - plan.held_out - skipped.count) * plan.passes,
+        examples=examples,
+        examples_in_all=examples_in_all,
         passes_begun=None if plan is None else position.passes(plan),
         logloss=logloss,
         later_pass=later,

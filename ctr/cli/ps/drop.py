@@ -69,18 +69,19 @@ def _lines(status: StoreStatus, job: JobStatus | None) -> list[str]:
         )
     if job is None:
         return [*lines, status.problem or "no job is on its board"]
-    done = (
-        "" if not job.examples_in_all else f", {job.examples:,} of {job.examples_in_all:,} examples trained"
-    )
-    lines.append(f"job {job.facts.id}: {job.view.state}{done}, {some(len(job.live_workers), 'live worker')}")
-    return lines
+    from ctr.cli.ps.status_lines import state_text, trained_text
+
+    facts = [state_text(job), trained_text(job), some(len(job.live_workers), "live worker")]
+    return [*lines, f"job {job.facts.id}: {', '.join(filter(None, facts))}"]
 
 
 def _question(status: StoreStatus, job: JobStatus | None) -> str:
     if job is None or not job.at_work:
         return f"Delete all of the model {status.model_name!r}?"
+    from ctr.cli.ps.status_lines import state_text
+
     who = some(len(job.live_workers), "live worker") if job.live_workers else "its coordinator"
     return (
-        f"The job {job.facts.id} is {job.view.state}, with {who}: it will fail, and what it has learnt since "
-        f"its last checkpoint is lost. Delete all of the model {status.model_name!r}?"
+        f"The job {job.facts.id} is {state_text(job)}, with {who}: it will fail, and what it has learnt "
+        f"since its last checkpoint is lost. Delete all of the model {status.model_name!r}?"
     )

@@ -31,6 +31,7 @@ def export(
 
     Example: `ctr ps export --store redis://localhost:6379/0?model=ads --out snapshot`
     """
+    from ctr.cli.ps.status_lines import state_text, trained_text
     from ctr.cli.tables import metric_lines
     from ctr.jobs import export_model
     from ctr.outputs import printable
@@ -39,12 +40,9 @@ def export(
     with stopping(f"{model} was not written."):
         exported = export_model(parse_redis_url(store), model)
     job, weights = exported.job, exported.model.linear.weights.size
-    assert job.plan is not None  # the description could be read
     training = exported.model.manifest["training"]
     lines = [
-        f"job {job.facts.id} is {job.view.state}: "
-        f"{job.examples:,} of {job.examples_in_all:,} examples trained, "
-        f"pass {job.passes_begun} of {job.plan.passes}",
+        f"job {job.facts.id} is {state_text(job)}: {trained_text(job)}",
         *(
             metric_lines({"progressive validation": exported.progressive})
             if exported.progressive.examples

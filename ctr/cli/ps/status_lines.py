@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import fields
 
@@ -98,12 +99,17 @@ def _job_lines(job: JobStatus) -> list[str]:
     how = "" if job.description is None else f", {job.description.consistency}"
     if job.description is not None and job.description.consistency == "ssp":
         how += f" with staleness {job.description.staleness}"
-    lines = [f"job {job.facts.id}: {job.view.state}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
+    lines = [f"job {job.facts.id}: {state_text(job)}{how}; coordinator {_coordinator(job)}, {_workers(job)}"]
     if view.message:
         lines.append(f"message: {view.message}")
     if job.problem is not None:
         lines.append(f"warning: {job.problem}")
-    if not job.at_work:
+    if job.is_abandoned:
+        lines.append(
+            "the same `ctr train` with --resume goes on from its checkpoint; `ctr ps export` saves the "
+            "model, `ctr ps drop` removes it from the store"
+        )
+    elif not job.at_work:
         lines.append(
             "no process works on it: `ctr ps export` saves the model, `ctr ps drop` removes it from the store"
         )
@@ -116,20 +122,34 @@ def _job_lines(job: JobStatus) -> list[str]:
             else f"clock {view.pause}"
         )
         lines.append(f"paused, for a checkpoint, after a pass or to stop: no worker starts {where} yet")
-    if job.plan is not None and job.examples is not None and job.examples_in_all:
-        of_all = job.examples / job.examples_in_all
+    if trained := trained_text(job):
         loss = "" if job.logloss is None else f", {_loss(job)} {job.logloss:.5f}"
-        lines.append(
-            f"trained {job.examples:,} of {job.examples_in_all:,} examples ({of_all:.1%}), "
-            f"pass {job.passes_begun} of {job.plan.passes}{loss}"
-        )
-    if not view.ranks:
+        lines.append(trained + loss)
+    if not view.ranks and not job.is_stream:
         lines.append(
             f"data shards: {view.shards:,}, of which {view.started:,} started, {view.finished:,} finished, "
             f"{len(view.unfinished):,} unfinished"
         )
     saturations = saturation_lines(job.saturations)
     return lines + _worker_lines(job) + _rank_lines(job) + saturations
+
+
+def state_text(job: JobStatus) -> str:
+    """The state of the job."""
+    return job.view.state + (", but nobody leads it" if job.is_abandoned else "")
+
+
+def trained_text(job: JobStatus) -> str:
+    """How much was trained; empty if nothing is known of that."""
+    if job.is_stream:
+        chunks = sum(each.progress for each in job.view.unfinished.values())
+        return f"trained {job.examples:,} examples, in all {some(chunks, 'chunk')} of the stream"
+    if job.plan is None or job.examples is None or not job.examples_in_all:
+        return ""
+    return (
+        f"trained {job.examples:,} of {job.examples_in_all:,} examples "
+        f"({job.examples / job.examples_in_all:.1%}), pass {job.passes_begun} of {job.plan.passes}"
+    )
 
 
 def _loss(job: JobStatus) -> str:
@@ -150,13 +170,17 @@ def _workers(job: JobStatus) -> str:
 
 def _worker_lines(job: JobStatus) -> list[str]:
     work: dict[str | None, list[str]] = {}
-    for shard, each in job.view.unfinished.items():
+    kind, what = ("ranks", "ranks") if job.view.ranks else ("data shards", "data shards (chunks pushed)")
+    if job.is_stream:
+        kind = what = "lanes"
+        lanes = Counter(each.owner for each in job.view.unfinished.values())
+        work = {owner: [f"{count:,}"] for owner, count in lanes.items()}
+    for shard, each in {} if job.is_stream else job.view.unfinished.items():
         of = "" if job.plan is None else f"/{job.plan.chunks_of(shard):,}"
         work.setdefault(each.owner, []).append(f"{shard:,} ({each.progress:,}{of})")
     for number, rank in enumerate(job.view.ranks):
         work.setdefault(rank.owner, []).append(f"{number:,}")
     free = work.pop(None, [])
-    what = "ranks" if job.view.ranks else "data shards (chunks pushed)"
     head = ("worker", "clock", "lag", "lease left", "examples", _loss(job), what)
 
     def row(worker: WorkerStatus) -> tuple[str, ...]:
@@ -179,7 +203,6 @@ def _worker_lines(job: JobStatus) -> list[str]:
             rows.append(("others, and just now", "", "", "", f"{job.examples_of_others:,}", "", ""))
         lines = table(rows, "<>>>>><") + _more(workers)
     if free:
-        kind = "ranks" if job.view.ranks else "data shards"
         lines.append(f"{kind} without a worker: {', '.join(free[:_MOST_ROWS])}")
         lines += _more(free)
     return lines

@@ -183,7 +183,8 @@ class TestStatus:
         silent = until(lambda: status("coordinator silent for"))
         assert "coordinator alive" not in silent
         dead = until(lambda: status("coordinator dead, 0 live workers, 1 whose lease has run out"))
-        assert "no process works on it" in dead
+        assert "running, but nobody leads it, ssp" in dead
+        assert "with --resume goes on" in dead
         facts = facts_of(cli, redis_url)["job"]
         rows = [
             line for line in dead.splitlines() if line.startswith(("others", facts["workers"][0]["host"]))

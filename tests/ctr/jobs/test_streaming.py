@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 import orjson
@@ -148,6 +150,12 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
         process.kill()
     refused = cli(*streaming.words())
     assert "wrote checkpoints, go on with --checkpoint DIR and --resume. Otherwise: the " in refused.err
+    sleep(0.6)  # its lease
+    shown = [cli("ps", word, "--store", streaming.store_url).out for word in ("status", "drop")]
+    for out in shown:
+        assert "running, but nobody leads it" in out
+        assert re.search(r"trained [\d,]+ examples, in all 2\d chunks of the stream", out)
+    assert re.search(r"lanes(?:\n| without a worker: )", shown[0])
     with streaming.training(*options, "--resume", new=False) as process:
         streaming.append(5)
         streaming.trained()
