@@ -238,7 +238,8 @@ class Ready(BaseModel):
     status: str = Field(description="Always `ready`.")
     model: str = Field(description="Id of the model that predicts.")
     age_s: float | None = Field(
-        default=None, description="Live weights: pushes of this many seconds may not have arrived yet."
+        default=None,
+        description="Live weights: for this many seconds, pushes may not have arrived, or nobody trained.",
     )
 
 

@@ -74,7 +74,7 @@ class ServingMetrics:
         )
         self._age = gauge(
             "ctr_weights_age_seconds",
-            "Live weights: seconds for which pushes may not have arrived here.",
+            "Live weights: seconds for which pushes may not have arrived here, or nobody trained.",
             multiprocess_mode="livemax",
         )
         self._push_to_served = histogram(

@@ -8,7 +8,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -18,6 +19,9 @@ from ctr.features.folder import MANIFEST
 from ctr.model import LinearModel, Model, load_model, read_manifest
 from ctr.outputs import replace_file
 from ctr.registry import Registry
+
+if TYPE_CHECKING:
+    from ctr.lookup import LiveWeights
 
 CANARY = "canary"
 """The label of the version that answers a share of the requests."""
@@ -130,6 +134,8 @@ class StoreSource(ModelSource):
         self._job_file = None if shared is None else shared / "live.json"
         """Has the job whose weights the processes share."""
         self._has_been_live = False
+        self._weights: LiveWeights | None = None
+        """Those that were loaded last."""
         self.name = str(self._url)
         self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
 
@@ -161,7 +167,7 @@ class StoreSource(ModelSource):
         description = JobDescription.from_bytes(job.description.encode())
         spec, optimizer = description.feature_spec(), description.optimizer_in(job.pass_)
         join = partial(description.join_store, self._url, patience_s=_STORE_S, from_replicas=True)
-        weights = LiveWeights(join, spec.bits, optimizer)
+        self._weights = weights = LiveWeights(join, spec.bits, optimizer)
         facts = {"optimizer": optimizer.to_json(), "live": {"store": self.name, "job": job.id}}
         model = Model.of(spec, LinearModel.following(weights, spec.bits), facts)
         del model.manifest["nonzero_weights"]
@@ -172,7 +178,7 @@ class StoreSource(ModelSource):
         return replace(model, manifest={**model.manifest, "id": version})
 
     def _job(self) -> _LiveJob:
-        """The job on the board."""
+        """The job on the board; the live weights learn whether anybody trains it."""
         with closing(self._open_board()) as board:  # opened each time, as this process may be forked
             job = board.job()
             if job is None:
@@ -181,7 +187,14 @@ class StoreSource(ModelSource):
                 )
             from ctr.workers import JobDescription
 
-            pass_ = JobDescription.from_bytes(job.description).pass_at(board.look(shards=False))
+            view = board.look(shards=False)
+        if (weights := self._weights) is not None:
+            is_trained = view.coordinator_alive or any(worker.lease_left_s > 0 for worker in view.workers)
+            if is_trained or view.state == "finished":  # whose weights are final, and never old
+                weights.untrained_since = None
+            elif weights.untrained_since is None:
+                weights.untrained_since = monotonic()
+        pass_ = JobDescription.from_bytes(job.description).pass_at(view)
         return _LiveJob(job.id, job.launch, pass_, job.description.decode())
 
     def _shared_job(self) -> _LiveJob | None:

@@ -60,6 +60,8 @@ class LiveWeights:
         self._table = WeightTable(0)
         self._store: RedisStore
         self._closing = Event()
+        self.untrained_since: float | None = None
+        """The time, by this machine's monotonic clock, since when nobody is there to train the model."""
         self.changes = 0
         """The number of changes of slots by this process so far."""
         self.on_served: Callable[[float], object] = lambda _: None
@@ -71,13 +73,15 @@ class LiveWeights:
 
     @property
     def age_s(self) -> float:
-        """The age of the weights in seconds: pushes since then may be missing."""
-        return monotonic() - self._table.current_at
+        """The age of the weights in seconds: since then, pushes may be missing, or nobody trained."""
+        current_at, untrained_since = self._table.current_at, self.untrained_since
+        return monotonic() - (current_at if untrained_since is None else min(current_at, untrained_since))
 
     @property
     def failure(self) -> str | None:
-        """Why the store cannot be read now; None if it can."""
-        return self._table.failure
+        """Why the weights become old; None if they do not."""
+        silent = "nobody trains them: the job's coordinator and workers are dead"
+        return self._table.failure or (None if self.untrained_since is None else silent)
 
     @property
     def follows(self) -> bool:

@@ -113,6 +113,21 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
                 streaming.stop(again)
 
 
+def test_weights_age_when_the_command_that_trains_them_is_killed(streaming: Streaming) -> None:
+    streaming.append(5)
+    with streaming.training(additive=False) as process:
+        streaming.trained()
+        served = serving("--store", streaming.store_url, "--max-age", "2s")
+        with served as url, httpx.Client(base_url=url) as client:
+            assert client.get("/readyz").json()["age_s"] < 2
+            process.kill()
+            eventually(lambda: client.get("/readyz").status_code == 503)
+            assert "nobody trains them" in client.get("/readyz").json()["detail"]
+            age = re.search(r"\nctr_weights_age_seconds\S* (\S+)", client.get("/metrics").text)
+            assert age is not None
+            assert float(age[1]) > 2
+
+
 def changes(client: httpx.Client) -> float:
     """Changes of slots that the server has counted."""
     return float(client.get("/metrics").text.split("\nctr_weights_changed_total ")[1].split()[0])
