@@ -53,6 +53,8 @@ def join(job: JoinJob, report: Report) -> None:
     lines = [f"joined {joined.rows:,} rows, {joined.clicked:,} of them clicked"]
     if joined.file is not None:
         lines[0] += f", in {joined.file}"
+    if joined.open_rows:
+        lines.append(f"{joined.open_rows:,} rows wait until their window has ended")
     if joined.late_rows:
         lines.append(f"{joined.late_rows:,} of them are older than rows that were joined before")
     lines += [*_dropped(joined.dropped), *_bad(joined.bad)]

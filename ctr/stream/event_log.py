@@ -189,6 +189,12 @@ class Segment:
                 position += len(line)
                 yield event, position
 
+    def lines(self, start: int) -> int:
+        """The number of lines from byte `start` on."""
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read().count(b"\n")
+
 
 def segments(folder: Path, kind: str) -> list[Segment]:
     """The files of one kind in order of name. Raises DataError if there is no log."""

@@ -79,6 +79,8 @@ class JoinResult:
     """The rows in time order; None if there are none."""
     late_rows: int = 0
     """Those of the rows that were served before rows of earlier runs."""
+    open_rows: int = 0
+    """Rows whose window has not ended."""
     until: IdTime = 0
     dropped: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DROPPED, 0))
     """Number of dropped clicks by reason."""
@@ -134,6 +136,7 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
         joined.file = place
         state.parts += 1
     state.until = joined.until
+    joined.open_rows = sum(segment.lines(state.read.get(segment.name, 0)) for segment in firsts)
     with replace_file(out / STATE, "what was joined") as draft:
         draft.write_bytes(state.model_dump_json(indent=1).encode())
     _publish(out, state)

@@ -8,6 +8,7 @@ import random
 import resource
 import sys
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
@@ -61,8 +62,9 @@ def test_clicks_within_the_window_count_once(tmp_path: Path) -> None:
     events = [{"id": id_at(row), "time": round(moment * 1e6)} for row, moment in clicks]
     write(log, CLICKS, segment("cccccccc"), [*events, {"id": id_at(1015), "time": round(1016 * 1e6)}])
     early = run(log, out, 1109)
-    assert (early.rows, early.file) == (0, None)
+    assert (early.rows, early.file, early.open_rows) == (0, None, 4)
     joined = run(log, out, 1500)
+    assert joined.open_rows == 0
     assert [(row["key"], row["click"]) for row in rows_of(out)] == [
         (id_at(1000), 1),
         (id_at(1010), 0),
@@ -218,6 +220,14 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     ended = cli("join", log, "--out", out, "--window", "soon")
     assert ended.code == 2
     assert "'soon' is not a time" in ended.err
+
+
+def test_rows_that_were_just_served_wait(tmp_path: Path, cli: Cli) -> None:
+    log = tmp_path / "log"
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(time())])
+    ended = cli("join", log, "--out", tmp_path / "out")
+    assert "joined 1 rows" in ended.out
+    assert "1 rows wait until their window has ended" in ended.out
 
 
 def test_a_row_that_has_the_label_already_is_left_out(tmp_path: Path, cli: Cli) -> None:
