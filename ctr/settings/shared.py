@@ -195,9 +195,11 @@ def seconds(value: float | str) -> float:
     try:
         in_seconds = float(number) * _UNITS[unit]
     except ValueError:
-        in_seconds = 0.0
-    if not 0 < in_seconds < float("inf"):
-        raise ValueError(f"{text!r} is not a time: write one such as 30s, 5m or 1h.")
+        in_seconds = float("nan")
+    if in_seconds <= 0:
+        raise ValueError(f"{text!r} is too short: write a time above 0, such as 0.1s.")
+    if not in_seconds < float("inf"):
+        raise ValueError(f"{text!r} is not a time: write one such as 30s, 5m or 1h, or a number of seconds.")
     return in_seconds
 
 

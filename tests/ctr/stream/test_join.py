@@ -217,9 +217,10 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
     with pytest.raises(DataError, match="holds something else than joined rows"):
         run(log, tmp_path / "other", 1300)
     (log / IMPRESSIONS / segment("bbbbbbbb")).unlink()
-    ended = cli("join", log, "--out", out, "--window", "soon")
-    assert ended.code == 2
-    assert "'soon' is not a time" in ended.err
+    for time_text, complaint in {"soon": "is not a time", "0s": "is too short: write a time above 0"}.items():
+        ended = cli("join", log, "--out", out, "--window", time_text)
+        assert ended.code == 2
+        assert f"'{time_text}' {complaint}" in ended.err
 
 
 def test_rows_that_were_just_served_wait(tmp_path: Path, cli: Cli) -> None:
