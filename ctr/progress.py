@@ -130,16 +130,21 @@ def _figures(
 class _Clock:
     """The time of a job without compilation before its first rows, which would distort the first rates.
 
-    Later compilation counts, as other threads may work meanwhile.
+    Later compilation counts, as other threads may work meanwhile. If the first report is of no rows, such as
+    when workers have just started, the time counts from then.
     """
 
     def __init__(self, before: int) -> None:
         self._before = before
         self._started, self._compiled = monotonic(), COMPILATION.seconds
         self._idle: float | None = None
+        self._is_first = True
 
     def seconds(self, rows: int) -> float:
-        """The seconds since the start, when `rows` rows are done."""
+        """The seconds so far, when `rows` rows are done."""
+        if self._is_first and rows <= self._before:
+            self._started, self._compiled = monotonic(), COMPILATION.seconds
+        self._is_first = False
         idle = COMPILATION.seconds - self._compiled if self._idle is None else self._idle
         if rows > self._before:
             self._idle = idle

@@ -99,6 +99,17 @@ def test_rows_that_were_done_before_make_nothing_faster(
     assert capsys.readouterr().err == "hashing: 80%, 800 rows, 10 rows/s, 20 s left\n"
 
 
+def test_the_start_of_workers_makes_nothing_slower(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 4.0, 4.0, 14.0])
+    monkeypatch.setattr("ctr.progress.monotonic", lambda: next(times))
+    with progress("training") as report:
+        report(0, 0.0)
+        report(100, 0.5)
+    assert capsys.readouterr().err == "training: 50%, 100 rows, 10 rows/s, 10 s left\n"
+
+
 def test_losses_of_later_passes_are_called_training_loss(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
