@@ -94,16 +94,16 @@ def serve(job: ServeJob) -> None:
         )
     listeners = _listeners_of(job)
 
+    url = url_of(listeners[0], secure=job.tls_cert is not None)
     is_announced = False
 
-    def announce() -> None:
+    def announce(line: str) -> None:
         nonlocal is_announced
         is_announced = True
-        url = url_of(listeners[0], secure=job.tls_cert is not None)
-        sys.stdout.write(f"serving model {model.id} on {url}{apps.windows_note}\n")
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    def work(number: int, on_ready: Callable[[], None]) -> None:
+    def work(number: int, on_ready: Callable[[str], None]) -> None:
         if job.feedback_log is not None:
             apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
@@ -123,7 +123,12 @@ def serve(job: ServeJob) -> None:
             if listener is not own:
                 listener.close()
         try:
-            _answer(server, versions, own, on_ready)
+            _answer(
+                server,
+                versions,
+                own,
+                lambda: on_ready(f"serving model {versions.main} on {url}{apps.windows_note}"),
+            )
         finally:
             if apps.feedback is not None:
                 apps.feedback.close()

@@ -22,25 +22,26 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _QUICK_S, _QUICK_ENDS = 5.0, 5
 """After this many processes in a row have ended within this many seconds, none is started any more."""
 
-Work = Callable[[int, Callable[[], None]], None]
+Work = Callable[[int, Callable[[str], None]], None]
 """The work of a process until it is stopped. The arguments are its number, from 0, and a function to call
-when it accepts requests."""
+when it accepts requests, with what to say then."""
 
 
 def run_processes(
-    count: int, work: Work, on_ready: Callable[[], None], on_stop: Callable[[], None] = lambda: None
+    count: int, work: Work, on_ready: Callable[[str], None], on_stop: Callable[[], None] = lambda: None
 ) -> None:
     """Run `work` in `count` processes until SIGINT or SIGTERM, replacing each that ends before.
 
-    `on_ready` is called once, when all accept requests, `on_stop` when they were told to stop. SIGHUP is
-    passed on to all. Call it before any thread is started. Raises CtrError if the processes cannot start.
+    `on_ready` is called once, when all accept requests, with what the last one says, `on_stop` when they were
+    told to stop. SIGHUP is passed on to all. Call it before any thread is started. Raises CtrError if the
+    processes cannot start.
     """
     _Processes(count, work, on_ready, on_stop).run()
 
 
 class _Processes:
     def __init__(
-        self, count: int, work: Work, on_ready: Callable[[], None], on_stop: Callable[[], None]
+        self, count: int, work: Work, on_ready: Callable[[str], None], on_stop: Callable[[], None]
     ) -> None:
         self._work, self._on_ready, self._on_stop = work, on_ready, on_stop
         self._count = count
@@ -50,6 +51,7 @@ class _Processes:
         """Processes that do not accept requests yet, by the pipe on which they report that they do."""
         self._stopping = self._was_ready = False
         self._quick_ends = 0
+        self._text = ""
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
@@ -93,7 +95,7 @@ class _Processes:
             signal.set_wakeup_fd(-1)
             for handled in (*_SIGNALS, signal.SIGCHLD):
                 signal.signal(handled, signal.SIG_DFL)
-            self._work(number, lambda: os.close(ready) if os.write(ready, b"+") else None)
+            self._work(number, lambda text: os.close(ready) if os.write(ready, text.encode()) else None)
             code = 0
         except CtrError as error:
             sys.stderr.write(f"error: {error}\n")
@@ -115,13 +117,13 @@ class _Processes:
             if end == self._wake_reader:
                 os.read(end, 1 << 10)
                 continue
-            if os.read(end, 1):
-                self._quick_ends = 0
+            if text := os.read(end, select.PIPE_BUF):
+                self._text, self._quick_ends = text.decode(), 0
             del self._starting[end]
             os.close(end)
         if not self._starting and not self._was_ready and len(self._processes) == self._count:
             self._was_ready = True
-            self._on_ready()
+            self._on_ready(self._text)
 
     def _reap(self) -> None:
         """Replace processes that have ended."""

@@ -123,6 +123,12 @@ class Versions:
         """Set when the first version is ready (None), or to its failure."""
         self._has_started = asyncio.Event()
 
+    @property
+    def main(self) -> str:
+        """The served version of the main label, which may be an earlier one than the label's."""
+        assert self._main is not None
+        return self._main.model.id
+
     def look_soon(self) -> None:
         """Look at the labels at once, and try failed versions again; any thread may call it."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import random
 import shutil
@@ -24,6 +25,7 @@ from ctr.api.app import create_app
 from ctr.api.operations.sources import FolderSource, ModelSource, RegistrySource
 from ctr.api.operations.versions import Versions
 from ctr.errors import CtrError
+from ctr.features import sha256_of
 from ctr.model import Model, load_model
 from ctr.model.examples import Examples
 from ctr.registry import Registry
@@ -206,6 +208,21 @@ def test_a_server_starts_with_the_version_before_one_that_predicts_otherwise(
         assert answered(running.client) == load_model(models[0]).id
         assert running.client.get("/v1/models").json()["failed"] == [version]
     assert f"version {version} of {registry.place} is not served" in caplog.text
+
+
+def test_the_command_names_the_version_that_is_served_instead_of_one_that_failed(
+    registry: Registry, models: list[Path], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong"
+    shutil.copytree(models[1], wrong)
+    (wrong / "examples.json").write_bytes(Examples(ROWS, []).content(np.array([0.5, 0.5], np.float32)))
+    manifest = json.loads((wrong / "manifest.json").read_text())
+    manifest["sha256"]["examples.json"] = sha256_of(wrong / "examples.json")
+    (wrong / "manifest.json").write_text(json.dumps(manifest))
+    version = registry.publish(wrong, ["stable"])
+    with server_process("--registry", registry.place, "--workers", 2) as (process, line):
+        assert line.startswith(f"serving model {load_model(models[0]).id} on http")
+        assert f"version {version} of {registry.place} is not served" in process.said
 
 
 def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) -> None:
