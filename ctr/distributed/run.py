@@ -288,14 +288,15 @@ def _refusal(error: ModelExistsError, settings: StoreSettings) -> StoreError:
         job = board.job()
         view = None if job is None else board.look(shards=False)
     if job is not None and view is not None and view.state != "failed":
-        if view.state != "finished":
+        if view.state != "finished" and settings.checkpoints is None:
             resuming = f"{named('checkpoint', 'DIR')} and {named('resume')}"
             advice = f"if the job {job.id!r} wrote checkpoints, go on with {resuming}"
         if view.coordinator_alive:
             silent_s = job.lease_s - view.coordinator_lease_left_s
             problem = (
                 f"the job {job.id!r} trains this model, led by a `ctr train` that was alive {silent_s:.0f} s "
-                "ago: stop that first, or name another model (?model=NAME)."
+                "ago: stop that first, or name another model (?model=NAME). If it was killed, repeat this in "
+                f"{view.coordinator_lease_left_s:.0f} s."
             )
     if settings.checkpoints is not None:
         with suppress(ModelError):

@@ -56,7 +56,8 @@ class TestWhileItIsEvaluated:
         job.require_gone()
         assert load_model(tmp_path / "model").linear.weights.size
         again = cli("train", "--spec", "criteo", click_log, "--model", tmp_path / "other", "--store", store)
-        assert "ctr ps drop" in again.err  # the job did not come to emptying the store
+        # The job did not come to emptying the store.
+        assert "led by a `ctr train` that was alive" in again.err
         assert cli("ps", "drop", "--store", store, "--yes").code == 0
 
     def test_its_metrics_are_added(self, cli: Cli, click_log: Path, tmp_path: Path) -> None:
