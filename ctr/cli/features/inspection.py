@@ -127,7 +127,9 @@ def _check_lines(findings: Check) -> list[str]:
     if findings.times:
         lines += _time_lines(findings)
     if findings.unused:
-        lines.append(f"not in the spec: {', '.join(findings.unused)}")
+        lines.append(
+            "not in the spec: " + ", ".join(name or "(a column without a name)" for name in findings.unused)
+        )
     return lines + [f"warning: {warning}" for warning in findings.warnings]
 
 
