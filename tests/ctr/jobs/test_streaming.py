@@ -151,7 +151,8 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
     refused = cli(*streaming.words())
     assert "wrote checkpoints, go on with --checkpoint DIR and --resume. Otherwise: the " in refused.err
     sleep(0.6)  # its lease
-    shown = [cli("ps", word, "--store", streaming.store_url).out for word in ("status", "drop")]
+    commands = ("status",), ("drop",), ("export", "--out", tmp_path / "exported")
+    shown = [cli("ps", *words, "--store", streaming.store_url).out for words in commands]
     for out in shown:
         assert "running, but nobody leads it" in out
         assert re.search(r"trained [\d,]+ examples, in all 2\d chunks of the stream", out)
