@@ -15,7 +15,7 @@ from ctr.features import Batch, Chunk, FeatureSpec, RawSource, slot_counts
 from ctr.features.batches import join_chunks, localize, take_rows
 from ctr.features.spec import InputField, NumberField, column_of
 from ctr.features.threads import Threads
-from ctr.learn import base_rate
+from ctr.learn import base_rate, first_rows
 
 _BLOCK = 65_536
 _BITS = 32  # bits of the hashes that identify values
@@ -178,7 +178,7 @@ def read_rows(
     if done == 0:
         raise DataError("the input has no row to learn from: check the file.")
     numbered = tuple(threads.map(number_values, hashes[:, :done]))
-    rate = base_rate(source, None) if source.spec.bias else None
+    rate = base_rate(first_rows(source, None)) if source.spec.bias else None
     rows = Rows(join_chunks(chunks), rate, tuple(fields), tuple(fields.values()), numbered, total)
     if (clicks := np.count_nonzero(rows.labels)) in (0, done):
         raise DataError(

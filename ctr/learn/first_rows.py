@@ -21,9 +21,8 @@ def first_rows(source: ExampleSource, stop_row: int | None) -> Batch:
     return source.sample(FIRST_ROWS if stop_row is None else min(FIRST_ROWS, stop_row))
 
 
-def base_rate(source: ExampleSource, stop_row: int | None) -> float:
-    """The `click_rate` of the first rows of `source`, all of them before `stop_row`."""
-    rows = first_rows(source, stop_row)
+def base_rate(rows: Batch) -> float:
+    """The `click_rate` of the first rows."""
     if rows.labels is None or len(rows) == 0:
         return 0.5
     return click_rate(rows.labels, rows.weights)

@@ -15,7 +15,7 @@ from ctr.jobs.cost_model import Costs, Workload, chunk_slots
 from ctr.jobs.training.outcome import Remains
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup
-from ctr.learn import Trained, TrainProgress, click_rate, expected_n, first_rows
+from ctr.learn import Trained, TrainProgress, click_rate, expected_n
 from ctr.ps import n_fraction_bits
 from ctr.settings import TrainJob
 from ctr.workers import (
@@ -45,7 +45,7 @@ def describe_job(setup: TrainSetup) -> JobDescription:
     held_out: list[int] = []
     if isinstance(source, RawSource):
         held_out = source.count_not_chosen(settings.chunk * shard_chunks)
-    first = first_rows(source, setup.stop_row)
+    first = setup.first
     n_bits = _n_bits(setup, first)
     learning = asdict(settings)
     passes = learning.pop("epochs")

@@ -18,7 +18,7 @@ from ctr.jobs.training.outcome import Remains, TrainOutcome, empty_store, requir
 from ctr.jobs.training.passes import PassEvaluations
 from ctr.jobs.training.setup import TrainSetup, set_up
 from ctr.jobs.training.staging import staged
-from ctr.learn import Trained, TrainProgress, first_rows
+from ctr.learn import Trained, TrainProgress
 from ctr.metrics import MetricSummary
 from ctr.model import (
     SEEN,
@@ -387,7 +387,7 @@ def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation
     rows, holdout = trained.result.progressive.summary(), evaluation.holdout
     others = (rows.examples - rows.positives) / setup.sampling.negative_rate
     rate = rows.positives / max(rows.positives + others, 1)
-    labels, warnings = first_rows(setup.source, setup.stop_row).labels, []
+    labels, warnings = setup.first.labels, []
     if labels is not None and sorted_by_label(labels, rate):
         warnings.append(
             f"the rows look sorted by label, so neither model nor metrics mean anything; {_MIXES}"

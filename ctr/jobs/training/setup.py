@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from ctr.errors import ModelError, SettingError, SpecError, named
-from ctr.features import DatasetSource, ExampleSource, FeatureSpec, Slots, is_dataset, load_spec, open_source
+from ctr.features import (
+    Batch,
+    DatasetSource,
+    ExampleSource,
+    FeatureSpec,
+    Slots,
+    is_dataset,
+    load_spec,
+    open_source,
+)
 from ctr.features.spec import learnt_from, learnt_of
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs.training.holdout import Holdout, open_holdout
@@ -22,6 +31,7 @@ from ctr.learn import (
     base_rate,
     converted,
     default_chunk,
+    first_rows,
     require_convergence,
     starting_state,
     weights_of,
@@ -55,6 +65,8 @@ class TrainSetup:
     former: SavedState | None
     """The model to train on from."""
     holdout: Holdout | None
+    first: Batch
+    """The rows that estimates are made from."""
     base_rate: float | None
     """Where the bias starts; None where there is none, and where the job goes on from a state."""
     settings: TrainSettings
@@ -174,7 +186,8 @@ def set_up(job: TrainJob) -> TrainSetup:
     def rows() -> int:
         return source.count_rows() if stop_row is None else stop_row
 
-    rate = _base_rate(job, source, stop_row)
+    first = first_rows(source, stop_row)
+    rate = _base_rate(job, source.spec, first)
     settings = TrainSettings(**job.chosen(_LEARNING) | {"chunk": _chunk(job, rows)})
     dictionary = source.dictionary() if isinstance(source, DatasetSource) else None
     digests = input_digests(source.inputs)
@@ -186,6 +199,7 @@ def set_up(job: TrainJob) -> TrainSetup:
         optimizer,
         former,
         holdout,
+        first,
         rate,
         settings,
         digests,
@@ -269,8 +283,8 @@ def wanted_spec(job: TrainJob) -> FeatureSpec | None:
     return of_model if learnt_of(spec) is None and learnt_from(spec, of_model) else spec
 
 
-def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> float | None:
-    if not source.spec.bias:
+def _base_rate(job: TrainJob, spec: FeatureSpec, first: Batch) -> float | None:
+    if not spec.bias:
         if job.base_rate is not None:
             raise ModelError(
                 f"{named('base_rate')} needs a bias: remove `bias: false` from the spec, or leave it out."
@@ -280,7 +294,7 @@ def _base_rate(job: TrainJob, source: ExampleSource, stop_row: int | None) -> fl
         return None
     if job.base_rate is not None:
         return job.base_rate
-    return base_rate(source, stop_row)
+    return base_rate(first)
 
 
 def starting_point(

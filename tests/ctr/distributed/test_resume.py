@@ -20,7 +20,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import CtrError, ModelError, StoreError
-from ctr.learn.first_rows import base_rate, starting_state
+from ctr.learn.first_rows import base_rate, first_rows, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import (
@@ -301,7 +301,7 @@ class TestStopped:
             closing(JobBoard(url, lease_s=lease_s)) as board,
         ):
             board.create(name, job.to_bytes(), shards=job.plan().shards)
-            with pytest.raises(StoreError, match=r"checkpoint: .*add resume\. Otherwise.*ps drop"):
+            with pytest.raises(StoreError, match=r"checkpoint: .*add resume\. Otherwise.*stop that first"):
                 start_job(job, redis_url, checkpoints=settings).result()
             with (
                 Heartbeat(0.3, board.heartbeat_coordinator),
@@ -422,7 +422,7 @@ class Trained:
     def undisturbed(self, job: JobDescription, url: str) -> tuple[str, WorkerReport]:
         """The id of the model that the same comes to when nothing happens, and what the workers report."""
         job = job.model_copy(update={"z_bits": job.optimizer_in(job.passes - 1).z_bits(job.n_bits)})
-        rate = base_rate(job.open_source(), job.rows)
+        rate = base_rate(first_rows(job.open_source(), job.rows))
         start = starting_state(job.optimizer, rate, job.feature_spec().bits)
         state, report = undisturbed(job, url, start)
         return model_id(state, job), report

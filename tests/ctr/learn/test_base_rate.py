@@ -13,7 +13,7 @@ import pytest
 
 from ctr.errors import ModelError
 from ctr.features import RawSource, load_spec, parse_spec
-from ctr.learn.first_rows import FIRST_ROWS, base_rate, starting_state
+from ctr.learn.first_rows import FIRST_ROWS, base_rate, first_rows, starting_state
 from ctr.model.artifact import load_model, load_state
 from ctr.optimizers.ftrl import Ftrl
 from tests.command_line import Cli
@@ -53,19 +53,21 @@ def test_the_first_rows_decide() -> None:
     assert batch.weights is not None
     first = slice(0, FIRST_ROWS)
     expected = np.average(batch.labels[first], weights=batch.weights[first])
-    assert base_rate(BatchSource(batch, SPEC), None) == pytest.approx(expected, rel=1e-3)
+    assert base_rate(first_rows(BatchSource(batch, SPEC), None)) == pytest.approx(expected, rel=1e-3)
     scaled = replace(batch, weights=batch.weights * np.float32(1e-6))
-    assert base_rate(BatchSource(scaled, SPEC), None) == pytest.approx(expected, rel=1e-3)
+    assert base_rate(first_rows(BatchSource(scaled, SPEC), None)) == pytest.approx(expected, rel=1e-3)
     few = np.average(batch.labels[:10], weights=batch.weights[:10])
-    assert base_rate(BatchSource(batch, SPEC), 10) == pytest.approx((few * 10 + 0.5) / 11)
+    assert base_rate(first_rows(BatchSource(batch, SPEC), 10)) == pytest.approx((few * 10 + 0.5) / 11)
 
 
 @pytest.mark.parametrize("label", [0, 1])
 def test_rows_of_one_label_are_no_certainty(label: int) -> None:
     batch = random_batch(999)
     one_label = replace(batch, labels=np.full(999, label, np.float32))
-    assert base_rate(BatchSource(one_label, SPEC), None) == pytest.approx(abs(label - 0.5 / 1_000))
-    assert base_rate(BatchSource(batch, SPEC), 0) == 0.5
+    assert base_rate(first_rows(BatchSource(one_label, SPEC), None)) == pytest.approx(
+        abs(label - 0.5 / 1_000)
+    )
+    assert base_rate(first_rows(BatchSource(batch, SPEC), 0)) == 0.5
 
 
 @pytest.mark.parametrize("optimizer", [Ftrl(), Ftrl(alpha=0.5, beta=0, l2=3), Ftrl(l1=2, l2=1)])
