@@ -166,7 +166,11 @@ def test_a_frame_is_staged_and_trained_on(frame: Any, session: Any, tmp_path: Pa
         assert ctr.spark.train(hashed, consistency="bsp", **words).id == again.id
         with pytest.raises(DataError, match=r"rows\.parquet already exists; train on it, remove it"):
             ctr.spark.train(frame, SPEC, **words)
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.parquet", "training.hashed"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "rows.parquet",
+            "staged.json",
+            "training.hashed",
+        ]
         return
     assert list(tmp_path.iterdir()) == []
 
