@@ -8,7 +8,7 @@ import hashlib
 import os
 import weakref
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,18 +88,21 @@ class CachedFolder:
         self._files[MANIFEST].require_unchanged()
         draft = path.with_name(f"{part.name}.partial")
         sha256 = hashlib.sha256()
-        with draft.open("wb") as target:
-            self._take_room(part, draft, target)
-            with self._files[part.name].open() as source:
-                while block := source.read(_BLOCK_BYTES):
-                    sha256.update(block)
-                    target.write(block)
+        with ExitStack() as stack:
+            with _locked(self._cache / ".lock"):
+                target = stack.enter_context(draft.open("wb"))
+                fcntl.flock(target, fcntl.LOCK_EX)  # or others remove it to make room
+                self._take_room(part, target)
+            source = stack.enter_context(self._files[part.name].open())
+            while block := source.read(_BLOCK_BYTES):
+                sha256.update(block)
+                target.write(block)
         if sha256.hexdigest() != part.sha256:
             draft.unlink()
             raise torn_part(self.name, part, "its SHA-256 is not the manifest's")
         os.replace(draft, path)
 
-    def _take_room(self, part: PartEntry, draft: Path, target: BinaryIO) -> None:
+    def _take_room(self, part: PartEntry, target: BinaryIO) -> None:
         """Have the cache hold no more than it may with this part, whose size the file gets at once."""
         most = _most_bytes()
         if part.bytes > most:
@@ -107,35 +110,28 @@ class CachedFolder:
                 f"{self.name}: its file {part.name} has {part.bytes / 1e9:.3g} GB, more than the cache on"
                 f" this machine may hold; raise {CACHE_GB}, which is {most / 1e9:g}."
             )
-        with _locked(self._cache / ".lock"):
-            parts = []
-            for path in self._cache.glob(_PARTS):
-                try:
-                    stat = path.stat()
-                except FileNotFoundError:
-                    continue  # a process that reads has just completed it
-                if path != draft:
-                    parts.append((self._priority(path.parent), stat.st_mtime_ns, stat.st_size, path))
-            over = sum(size for _, _, size, _ in parts) + part.bytes - most
-            for _, _, size, path in sorted(parts):
-                if over <= 0:
-                    break
-                path.unlink(missing_ok=True)
-                over -= size
-            os.posix_fallocate(target.fileno(), 0, part.bytes)
+        over = part.bytes - most
+        removable = []
+        for path in self._cache.glob(_PARTS):
+            try:
+                stat, being_written = path.stat(), _is_locked(path)
+            except FileNotFoundError:
+                continue  # a process that reads has just completed it
+            over += stat.st_size
+            if not being_written:
+                removable.append((self._priority(path.parent), stat.st_mtime_ns, stat.st_size, path))
+        for _, _, size, path in sorted(removable):
+            if over <= 0:
+                break
+            path.unlink(missing_ok=True)
+            over -= size
+        os.posix_fallocate(target.fileno(), 0, part.bytes)
 
     def _priority(self, folder: Path) -> int:
         """How late parts of this folder are removed: see the class."""
         if folder == self.path:
             return 1
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return 0
-        except BlockingIOError:
-            return 2
-        finally:
-            os.close(handle)
+        return 2 if _is_locked(folder) else 0
 
 
 def cache_folder() -> Path:
@@ -160,6 +156,17 @@ def _most_bytes() -> int:
 def _content(file: InputFile) -> bytes:
     with file.open() as opened:
         return opened.read()
+
+
+def _is_locked(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -111,6 +111,17 @@ def test_the_least_recently_read_part_is_removed(
     assert parts_in(cache) == ["shard-00000.arrow", "shard-00002.arrow"]
 
 
+def test_a_part_that_another_thread_fetches_is_not_removed_to_make_room(
+    local: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_GB, str((max(part.bytes for part in manifest_of(local).parts) + 10) / 1e9))
+    source = DatasetSource(URI)
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(10):
+            rows = threads.map(lambda row: len(next(source.batches(10, row, row + 10))), (0, 450, 850))
+            assert list(rows) == [10, 10, 10]
+
+
 def test_a_data_set_that_is_built_again_is_not_mixed_with_the_old_one(
     local: Path, server: S3Server, tmp_path: Path
 ) -> None:
