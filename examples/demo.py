@@ -35,6 +35,7 @@ def main() -> None:
     """Run the steps, then say what to type next."""
     started = monotonic()
     rows = int(os.environ.get("DEMO_ROWS", ROWS))
+    compile_kernels_of_workers()
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     log, truth, hashed, model = (FOLDER / name for name in ("clicks.tsv", "truth.parquet", "hashed", "model"))
@@ -66,6 +67,12 @@ def main() -> None:
     print(f"  {BIN}/ctr features build --spec SPEC.yaml clicks.csv --out hashed   # specs: docs/spec.md")
     print(f"  {BIN}/ctr train hashed --model model --holdout-fraction 0.1   # in memory; --store for Redis")
     print(f"  {BIN}/ctr serve --model model")
+
+
+def compile_kernels_of_workers() -> None:
+    """Compile beside the first step, which leaves a core idle; `ctr warm-up` compiles everything."""
+    script = "from ctr.workers.worker import warm_up_worker; warm_up_worker()"
+    subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def best_logloss(truth: Path, start: int) -> float:

@@ -31,6 +31,7 @@ from llvmlite import binding  # type: ignore[import-untyped,unused-ignore]  # wh
 from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import _nrt_python  # type: ignore[attr-defined]  # in C
+from numba.core.types import unliteral
 
 from ctr.jit.compilation import COMPILATION
 from ctr.jit.library import kernel_libraries
@@ -108,7 +109,8 @@ def _call_as_part(kernel: Any, options: Mapping[str, Any]) -> None:
             parts.append(numba.njit(**bare)(kernel.py_func))
         return parts[0]
 
-    kernel.get_call_template = lambda args, kws: part().get_call_template(args, kws)
+    # Numba would compile it again for each literal, as for each type; LLVM knows literals when it inlines.
+    kernel.get_call_template = lambda args, kws: part().get_call_template([*map(unliteral, args)], kws)
     kernel.get_overload = lambda signature: part().get_overload(signature)
 
 
