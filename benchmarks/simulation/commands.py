@@ -70,10 +70,19 @@ class Commands:
         text += value
         return len(text)
 
+    def strlen(self, key: bytes) -> int:
+        return len(self.keys.get(key, b""))
+
+    def getrange(self, key: bytes, first: bytes, last: bytes) -> bytes:
+        return bytes(self.keys.get(key, b"")[int(first) : int(last) + 1])
+
     def setrange(self, key: bytes, first: bytes, value: bytes) -> int:
-        assert value == b"\0", "only to make a string of zeros"
         self.versions[key] += 1
-        return self._integers(key, int(first) + 1).size
+        if value == b"\0":
+            return self._integers(key, int(first) + 1).size
+        text = self.keys[key]
+        text[int(first) : int(first) + len(value)] = value
+        return len(text)
 
     def bitfield(self, key: bytes, *words: bytes) -> list[int]:
         self.versions[key] += 1
@@ -94,6 +103,12 @@ class Commands:
         before = len(fields)
         fields.update(zip(words[::2], words[1::2], strict=True))
         return len(fields) - before
+
+    def hincrby(self, key: bytes, field: bytes, increment: bytes) -> int:
+        self.versions[key] += 1
+        fields = self.keys.setdefault(key, {})
+        fields[field] = b"%d" % (int(fields.get(field, 0)) + int(increment))
+        return int(fields[field])
 
     def hdel(self, key: bytes, *fields: bytes) -> int:
         there = [field for field in fields if self._members(key).pop(field, None) is not None]

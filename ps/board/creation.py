@@ -35,7 +35,8 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
         "shards": shards,
         "ranks": ranks,
         "state": "running",
-        "begun": 0,
+        "finished": 0,
+        "moves": 0,
     }
 
     def decide(answers: list[Any]) -> Write[None]:
@@ -46,6 +47,7 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
         return [
             ("DEL", *key.all),
             ("SET", key.launch, launch),
+            ("SET", key.owners, b""),
             ("HSET", key.job, *(word for field in fields.items() for word in field)),
             record.coordinator_lease(time, lease_s),
         ], None

@@ -10,6 +10,7 @@ from ctr.errors import StoreError
 from ctr.ps.board.creation import create_job
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
+from ctr.ps.board.owners import entries_after
 from ctr.ps.board.ranks import Ranks
 from ctr.ps.board.shard_queue import ShardQueue
 from ctr.ps.board.view import TIME, BoardView, Job, progress_of, read_reports, view_of, view_reads
@@ -108,25 +109,29 @@ class JobBoard:
         started = max(progress, default=-1) + 1 if started is None else started
         key, token = self._key, secrets.token_hex(8).encode()
         commands: list[Command] = [
-            ("HSET", key.job, "begun", started, "restored", token),
-            *(("HSET", key.owners, shard, "") for shard in progress),
+            ("HSET", key.job, "finished", started - len(progress), "restored", token),
+            ("SET", key.owners, entries_after(started, set(progress))),
             *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
             *(("ZADD", key.marks, last, f"s{i}", last, f"p{i}") for i, last in enumerate(ranks_pushed)),
         ]
 
         def decide(answers: list[Any]) -> Write[None]:
-            (first_unclaimed, restored), marks = answers
+            restored, length, marks = answers
             if restored == token:  # our own request whose answer was lost
                 return (), None
-            if restored is not None or first_unclaimed != b"0" or marks:
+            if restored is not None or length or marks:
                 raise StoreError(
                     f"{self._record.url}: the job {self._record.job.id!r} cannot be set back to a checkpoint "
                     "after it has begun; create it anew."
                 )
             return commands, None
 
-        reads: list[Command] = [("HMGET", key.job, "begun", "restored"), ("ZCARD", key.marks)]
-        self._record.update(reads, decide, key.job, key.marks)
+        reads: list[Command] = [
+            ("HGET", key.job, "restored"),
+            ("STRLEN", key.owners),
+            ("ZCARD", key.marks),
+        ]
+        self._record.update(reads, decide, key.job, key.owners, key.marks)
 
     def look(self, *, shards: bool = True) -> BoardView:
         """The whole board at one moment, in one round trip; without `shards`, no table of data shards."""

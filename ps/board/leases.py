@@ -135,6 +135,7 @@ class Leases:
             ("ZREM", key.clocks, *workers),
             ("HDEL", key.hosts, *workers),
             ("HDEL", self._lengths, *workers),
+            ("HINCRBY", key.job, "moves", 1),
         ]
 
     def _until(self, time: Sequence[bytes]) -> int:

@@ -8,6 +8,15 @@ from typing import Any
 
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
+from ctr.ps.board.owners import (
+    FINISHED,
+    RELEASED,
+    count_entries,
+    entry_of,
+    owners_of,
+    read_entry,
+    write_entry,
+)
 from ctr.ps.board.view import (
     ALL_WITH_SCORES,
     Claim,
@@ -40,13 +49,18 @@ class Affinity:
 class ShardQueue:
     """The data shards of a job, first in, first out; free ones that were begun come first.
 
-    Only claimed, unfinished data shards have entries, so a long queue costs nothing. A data shard is free if
-    its owner is not alive.
+    A data shard is free if it was released, or its owner is not alive.
     """
 
     def __init__(self, record: JobRecord, leases: Leases) -> None:
         self._record = record
         self._leases = leases
+        self._started = 0
+        """Data shards that were claimed, when this was last read; likewise the others."""
+        self._workers = 0
+        self._moves = -1
+        self._moves_without_free: int | None = None
+        """The last of `_moves` at which none was free."""
 
     def gate(self, worker: str) -> ClockGate:
         """The data that decides whether a worker may begin its next chunk; cheap to read every few ms."""
@@ -63,15 +77,15 @@ class ShardQueue:
         reads: list[Command] = [
             ("ZSCORE", key.leases, worker),
             ("GET", key.coordinator),
-            ("HMGET", key.job, "state", "pause", "begun"),
+            ("HMGET", key.job, "state", "pause", "finished", "moves"),
             ("ZCARD", key.leases),
             ("ZCARD", key.clocks),
             ("ZRANGE", key.clocks, 0, 0, "WITHSCORES"),
-            ("HLEN", key.owners),  # after `started`: so `finished` is never too high
+            ("STRLEN", key.owners),
         ]
         answers = self._record.ask(*commands, *reads)
-        lease, coordinator, facts, workers, working, least, unfinished = answers[len(commands) :]
-        state, pause, started = facts
+        lease, coordinator, facts, workers, working, least, length = answers[len(commands) :]
+        state, pause, finished, moves = facts
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
@@ -80,8 +94,9 @@ class ShardQueue:
             least_clock=number(least[1]) if least else None,
             workers=workers,
             working=working,
-            finished=int(fact(started)) - unfinished,
+            finished=int(fact(finished)),
         )
+        self._workers, self._started, self._moves = workers, count_entries(length), int(fact(moves))
         return gate, answers[: len(commands)]
 
     def claim(
@@ -97,16 +112,52 @@ class ShardQueue:
         None if all are in progress or finished, if the worker has expired or its lease has run out, and if
         the job is to stop. A worker that then has no data shard loses its clock, so that nobody waits for it.
         Its next claim gives it the least clock of the others, as its first claim did.
+
+        A worker that has a data shard claims the next new one in one round trip, unless one may be free.
         """
         self._leases.expire_overdue()
+        shards = self._record.job.shards
+        is_none_free = affinity is None and self._moves == self._moves_without_free
+        new = shards - self._started
+        if claimed and is_none_free and new >= (self._workers if ahead else 1):
+            claim = self._claim_new(worker)
+        else:
+            claim = self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
+        while claim is not None and claim.shard >= shards:  # others have claimed the last meanwhile
+            claim = self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
+        return claim
+
+    def _claim_new(self, worker: str) -> Claim | None:
+        """Claim the next data shard that nobody has claimed, which may be behind the last."""
+        key, me = self._record.key, worker.encode()
+        if self._leases.has_run_out(me):
+            return None
+        # Without watching anything: one that has expired, or belongs to an earlier job, leaves one that is
+        # free. If an answer is lost, the worker owns two, and gets the first when it asks for free ones.
+        lease, clock, (state, moves), length = self._record.ask(
+            ("ZSCORE", key.leases, me),
+            ("ZSCORE", key.clocks, me),
+            ("HMGET", key.job, "state", "moves"),
+            ("APPEND", key.owners, entry_of(worker)),
+            together=True,
+        )
+        if lease is None or clock is None or state != b"running":
+            return None
+        self._started, self._moves = count_entries(length), int(fact(moves))
+        return Claim(self._started - 1, 0, number(clock) or 0)
+
+    def _claim_best(
+        self, worker: str, claimed: Collection[int], *, ahead: bool, affinity: Affinity | None
+    ) -> Claim | None:
+        """Claim a free data shard, or a new one, which may be behind the last."""
         key, shards, me = self._record.key, self._record.job.shards, worker.encode()
 
-        def decide(answers: list[Any]) -> Write[tuple[int, int] | None]:
-            *lease_answers, (state, begun), shard_owners, clock_scores, progress, highest = answers
-            leases, clocks, started = self._leases.see(*lease_answers), pairs(clock_scores), int(fact(begun))
+        def decide(answers: list[Any]) -> Write[tuple[int | None, int, int | None] | None]:
+            *lease_answers, (state, moves), entries, clock_scores, progress, highest = answers
+            leases, clocks = self._leases.see(*lease_answers), pairs(clock_scores)
+            owners, started = owners_of(fact(entries), shards), min(count_entries(len(entries)), shards)
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
                 return (), None
-            owners = {int(shard): owner for shard, owner in pairs(shard_owners).items()}
             chosen = choose_shard(
                 me, owners, leases, started, shards, claimed=claimed, ahead=ahead, affinity=affinity
             )
@@ -121,30 +172,41 @@ class ShardQueue:
                 ("ZADD", key.clocks, "NX", clock, me),
                 ("ZSCORE", key.clocks, me),
                 ("ZADD", key.marks, "GT", clock, highest_clock(self._record.job.launch)),
-                ("HSET", key.owners, chosen, me),
+            ]
+            if chosen >= started:
+                skipped = RELEASED * (chosen - started)
+                commands.append(("APPEND", key.owners, skipped + entry_of(worker)))
+                if skipped:
+                    commands.append(("HINCRBY", key.job, "moves", 1))
+                return commands, (None, 0, int(moves) if affinity is None else None)
+            commands += [
+                write_entry(key.owners, chosen, entry_of(worker)),
                 ("ZADD", key.progress, "GT", pushed, progress_of(chosen, me)),
+                ("HINCRBY", key.job, "moves", 1),
             ]
             if owner != me:
                 commands.append(("ZREM", key.progress, progress_of(chosen, owner)))
-            if chosen >= started:
-                commands += [("HSET", key.owners, skipped, "") for skipped in range(started, chosen)]
-                commands.append(("HSET", key.job, "begun", chosen + 1))
-            return commands, (chosen, pushed)
+            return commands, (chosen, pushed, None)
 
         reads: list[Command] = [
             *self._leases.reads(),
-            ("HMGET", key.job, "state", "begun"),
-            ("HGETALL", key.owners),
+            ("HMGET", key.job, "state", "moves"),
+            ("GET", key.owners),
             ("ZRANGE", key.clocks, *ALL_WITH_SCORES),
             ("ZRANGE", key.progress, *ALL_WITH_SCORES),
             ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
         # Hosts change when a worker registers or expires, and are watched: a worker that is frozen here until
         # it has expired must not leave a clock behind, for which all would wait. Leases change with each
-        # heartbeat and progress with every chunk, so they are not watched: a claim may miss the last chunks
-        # of an expired worker, but the watermarks of the partitions include them.
-        chosen, answers = self._record.transact(reads, decide, key.job, key.owners, key.hosts)
-        return None if chosen is None else Claim(*chosen, number(answers[1]) or 0)
+        # heartbeat, progress with every chunk and owners with claims of new data shards, so they are not
+        # watched: a claim may miss the last chunks of an expired worker, but the watermarks of the partitions
+        # include them; and it may get a later new data shard than it has chosen.
+        chosen, answers = self._record.transact(reads, decide, key.job, key.hosts)
+        if chosen is None:
+            return None
+        shard, pushed, self._moves_without_free = chosen
+        _, clock, _, length, *_ = answers
+        return Claim(count_entries(length) - 1 if shard is None else shard, pushed, number(clock) or 0)
 
     def advance(self, worker: str, shard: int, progress: int, clock: int) -> ClockGate | None:
         """Publish that `progress` chunks of the shard are wholly pushed, and the worker's clock.
@@ -163,57 +225,65 @@ class ShardQueue:
             ("ZADD", key.clocks, "XX", "GT", clock, me),
             ("ZADD", key.marks, "XX", "GT", clock, highest_clock(self._record.job.launch)),
             ("ZSCORE", key.progress, mine),
+            read_entry(key.owners, shard),
         )
-        return gate if gate.live and answers[-1] is not None else None
+        *_, known, entry = answers
+        if not gate.live or entry != entry_of(worker):
+            return None
+        if known is None:  # it was claimed in one round trip, before its number was known
+            self._record.write(("ZADD", key.progress, "GT", progress, mine))
+        return gate
 
     def done(self, worker: str, shard: int) -> bool:
         """Publish that the shard is wholly pushed. False if it is neither this worker's nor finished."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[bool]:
-            owner, started = answers
-            if owner is None:
-                return (), shard < int(started)  # it is finished already
-            if owner != me:
-                return (), False
-            return [("HDEL", key.owners, shard), ("ZREM", key.progress, progress_of(shard, me))], True
+            (entry,) = answers
+            if entry != entry_of(worker):
+                return (), entry == FINISHED
+            return [
+                write_entry(key.owners, shard, FINISHED),
+                ("HINCRBY", key.job, "finished", 1),
+                ("ZREM", key.progress, progress_of(shard, me)),
+            ], True
 
-        reads: list[Command] = [("HGET", key.owners, shard), ("HGET", key.job, "begun")]
-        return self._record.update(reads, decide, key.owners)
+        return self._record.update([read_entry(key.owners, shard)], decide, key.job)
 
     def release(self, worker: str, shard: int) -> None:
         """Release the unfinished shard, keeping its progress, if it is still this worker's."""
         key, me = self._record.key, worker.encode()
 
         def decide(answers: list[Any]) -> Write[None]:
-            owner, pushed = answers
-            if owner != me:
+            entry, pushed = answers
+            if entry != entry_of(worker):
                 return (), None
             return [
-                ("HSET", key.owners, shard, ""),
+                write_entry(key.owners, shard, RELEASED),
                 ("ZADD", key.progress, pushed or 0, progress_of(shard, b"")),
                 ("ZREM", key.progress, progress_of(shard, me)),
+                ("HINCRBY", key.job, "moves", 1),
             ], None
 
         reads: list[Command] = [
-            ("HGET", key.owners, shard),
+            read_entry(key.owners, shard),
             ("ZSCORE", key.progress, progress_of(shard, me)),
         ]
-        self._record.update(reads, decide, key.owners)
+        self._record.update(reads, decide, key.job)
+        self._moves_without_free = None
 
     def correct(self, progress: Mapping[int, int]) -> None:
         """Set the progress of these shards, as far as they are unfinished; nobody may be training them."""
-        key = self._record.key
+        key, shards = self._record.key, self._record.job.shards
 
         def decide(answers: list[Any]) -> Write[None]:
-            owners = {int(shard): owner for shard, owner in pairs(answers[0]).items()}
             return [
                 ("ZADD", key.progress, progress[shard], progress_of(shard, owner))
-                for shard, owner in owners.items()
+                for shard, owner in owners_of(fact(answers[0]), shards).items()
                 if shard in progress
             ], None
 
-        self._record.update([("HGETALL", key.owners)], decide, key.owners)
+        self._record.update([("GET", key.owners)], decide, key.job)
 
 
 def choose_shard(

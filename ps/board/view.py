@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from ctr.errors import StoreError
+from ctr.ps.board.owners import count_entries, owners_of
 from ctr.ps.wire import BoardKeys, Command, pairs
 
 JobState = Literal["running", "stopping", "finished", "failed"]
@@ -235,7 +236,7 @@ def progress_of(shard: int, owner: bytes) -> bytes:
 def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
     """The commands for `view_of`, by name, for one transaction."""
     reads: dict[str, Command] = {
-        "job": ("HMGET", key.job, "state", "message", "pause", "shards", "begun"),
+        "job": ("HMGET", key.job, "state", "message", "pause", "shards", "finished"),
         "time": TIME,
         "coordinator": ("GET", key.coordinator),
         "clock": ("ZSCORE", key.marks, highest_clock(job.launch)),
@@ -243,10 +244,10 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
         "lengths": ("HGETALL", key.lengths),
         "clocks": ("ZRANGE", key.clocks, *ALL_WITH_SCORES),
         "hosts": ("HGETALL", key.hosts),
-        "unfinished": ("HLEN", key.owners),
+        "started": ("STRLEN", key.owners),
     }
     if shards:
-        reads["owners"] = ("HGETALL", key.owners)
+        reads["owners"] = ("GET", key.owners)
         reads["progress"] = ("ZRANGE", key.progress, *ALL_WITH_SCORES)
     if job.ranks:
         reads["rank_owners"] = ("HGETALL", key.rank_owners)
@@ -257,7 +258,7 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
 
 def view_of(answers: Mapping[str, Any]) -> BoardView:
     """The board, from the answers to `view_reads`, by name."""
-    state, message, pause, shards, started = answers["job"]
+    state, message, pause, shards, finished = answers["job"]
     now_ms = milliseconds(answers["time"])
     leases, clocks, hosts = (pairs(answers[name]) for name in ("leases", "clocks", "hosts"))
     progress, rank_owners = (pairs(answers.get(name, ())) for name in ("progress", "rank_owners"))
@@ -265,7 +266,8 @@ def view_of(answers: Mapping[str, Any]) -> BoardView:
     def live(worker: bytes | None) -> str | None:
         return worker.decode() if worker is not None and worker in leases else None
 
-    owners = {int(shard): owner for shard, owner in pairs(answers.get("owners", ())).items()}
+    shards = int(fact(shards))
+    owners = owners_of(fact(answers.get("owners", b"")), shards)
     prepared, pushed = rounds(answers.get("prepared", ())), rounds(answers.get("pushed", ()))
     coordinator = answers["coordinator"]
     lease_end = int(coordinator) if coordinator is not None and coordinator.isdigit() else 0
@@ -285,12 +287,12 @@ def view_of(answers: Mapping[str, Any]) -> BoardView:
             )
             for worker, until in sorted(leases.items())
         ),
-        shards=int(shards),
-        started=int(started),
-        finished=int(started) - answers["unfinished"],
+        shards=shards,
+        started=min(count_entries(answers["started"]), shards),
+        finished=int(fact(finished)),
         unfinished={
             shard: ShardView(live(owner), number(progress.get(progress_of(shard, owner))) or 0)
-            for shard, owner in sorted(owners.items())
+            for shard, owner in owners.items()
         },
         ranks=tuple(
             RankView(live(rank_owners.get(b"%d" % rank)), prepared[rank], pushed[rank])

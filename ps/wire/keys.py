@@ -21,7 +21,7 @@ class BoardKeys:
     """A string: the random id of the job's launch. Every write to the board watches it."""
     job: bytes
     """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
-    begun, restored."""
+    finished (the number of data shards), moves (how often one was freed or a free one claimed), restored."""
     leases: bytes
     """A sorted set: the end of each live worker's lease, in ms of the server's clock.
 
@@ -34,7 +34,7 @@ class BoardKeys:
     clocks: bytes
     """A sorted set: the clock of each live worker that has data shards."""
     owners: bytes
-    """A hash: the worker of each data shard that is claimed and unfinished; empty if it was released."""
+    """A string, see `ps/board/owners.py`: the worker of each data shard that was ever claimed, in order."""
     progress: bytes
     """A sorted set: the pushed chunks of each data shard that is claimed and unfinished, by
     `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""

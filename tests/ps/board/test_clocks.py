@@ -38,20 +38,27 @@ class TestClocks:
         assert not board.queue.gate(slow).live
         assert not board.queue.gate("nobody").live
 
-    def test_a_chunk_takes_one_round_trip(self, redis_url: str, boards: Boards) -> None:
-        """What is pushed is published, and the gate is asked, without a transaction."""
+    def test_a_claim_and_a_chunk_take_one_round_trip(self, redis_url: str, boards: Boards) -> None:
+        """A new one is claimed, and what is pushed is published, without a transaction that watches."""
         board = boards(redis_url)
         board.create("job", b"", shards=9)
         slow, fast = board.leases.register("slow"), board.leases.register("fast")
         board.queue.claim(slow)
         board.queue.claim(fast)
         board.queue.gate(fast)  # has looked at the leases
+        assert board.queue.claim(fast, [1]).shard == 2  # the next new one, as none is free
         with redis.Redis.from_url(redis_url) as client:
+            client.config_resetstat()
+            assert board.queue.claim(fast, [1, 2]).shard == 3
+            claimed = client.info("commandstats")
+            assert board.queue.advance(fast, 1, 0, 0)  # the first one has to create its place
             client.config_resetstat()
             for clock in range(1, 8):
                 gate = board.queue.advance(fast, 1, clock, clock)
             asked = client.info("commandstats")
         assert gate == board.queue.gate(fast)
+        assert (claimed["cmdstat_multi"]["calls"], claimed["cmdstat_get"]["calls"]) == (1, 1)
+        assert not {"cmdstat_watch", "cmdstat_hgetall", "cmdstat_zrange"} & claimed.keys()
         assert (gate.least_clock, gate.working) == (0, 2)
         assert asked["cmdstat_get"]["calls"] == 2 * 7  # of the launch, and of the coordinator's lease
         assert not {"cmdstat_watch", "cmdstat_multi"} & asked.keys()

@@ -167,6 +167,50 @@ class TestQueue:
         assert board.queue.claim(second, [4], affinity=in_parts(4, [1])).shard == 5
         assert board.queue.claim(board.leases.register("c")).shard == 1
 
+    def test_claims_of_new_ones_ahead_and_what_becomes_free_meanwhile(
+        self, url: str, board: JobBoard, boards: Boards
+    ) -> None:
+        """Those that ask for nothing before they claim notice when something was freed."""
+        board.create("job", b"", shards=12)
+        other = boards(url)
+        other.job()
+        fast, slow = board.leases.register("fast"), other.leases.register("slow")
+        assert other.queue.claim(slow).shard == 0
+        assert board.queue.claim(fast).shard == 1
+        assert board.queue.advance(fast, 1, 1, 1)
+        assert board.queue.claim(fast, [1], ahead=True).shard == 2
+        assert board.queue.advance(fast, 2, 3, 2)
+        other.queue.release(slow, 0)
+        assert board.queue.advance(fast, 2, 4, 3)
+        assert board.queue.claim(fast, [1, 2], ahead=True).shard == 0
+        view = board.look()
+        assert {shard: (each.owner, each.progress) for shard, each in view.unfinished.items()} == {
+            0: (fast, 0), 1: (fast, 1), 2: (fast, 4),
+        }  # fmt: skip
+        assert board.queue.claim(fast, [0, 1, 2], ahead=True).shard == 3
+        assert other.queue.claim(slow).shard == 4
+        board.queue.gate(fast)
+        other.leases.expire(slow)
+        assert board.queue.claim(fast, [0, 1, 2, 3]).shard == 5, "it has not heard of that"
+        assert board.queue.claim(fast, [0, 1, 2, 3, 5]).shard == 4
+        board.stop()
+        assert board.queue.claim(fast, range(6)) is None
+
+    def test_claims_beyond_the_last(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """As many workers at once as there are new data shards left: some claim ones that do not exist."""
+        board.create("job", b"", shards=5)
+        queues = [boards(url).queue for _ in range(3)]
+        workers = [board.leases.register(name) for name in "abc"]
+        for number, (queue, worker) in enumerate(zip(queues, workers, strict=True)):
+            assert queue.claim(worker).shard == number
+            queue.gate(worker)
+        claims = [queues[i].claim(workers[i], [i]) for i in range(3)]
+        assert [claim and claim.shard for claim in claims] == [3, 4, None]
+        for shard, worker in enumerate([*workers, *workers[:2]]):
+            assert board.queue.done(worker, shard)
+        view = board.look()
+        assert (view.started, view.finished, view.unfinished) == (5, 5, {})
+
     def test_many_at_once(self, url: str, board: JobBoard, boards: Boards) -> None:
         """Every data shard goes to one worker, and each worker's come in ascending order."""
         shards, workers = 120, 6
