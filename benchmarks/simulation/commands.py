@@ -104,6 +104,15 @@ class Commands:
         fields.update(zip(words[::2], words[1::2], strict=True))
         return len(fields) - before
 
+    def setbit(self, key: bytes, bit: bytes, value: bytes) -> int:
+        self.versions[key] += 1
+        bits = self.keys.setdefault(key, set())
+        bits.add(int(bit))
+        return 0
+
+    def bitcount(self, key: bytes) -> int:
+        return len(self.keys.get(key, ()))
+
     def hincrby(self, key: bytes, field: bytes, increment: bytes) -> int:
         self.versions[key] += 1
         fields = self.keys.setdefault(key, {})

@@ -35,7 +35,6 @@ def create_job(record: JobRecord, job: str, description: bytes, shards: int, ran
         "shards": shards,
         "ranks": ranks,
         "state": "running",
-        "finished": 0,
         "moves": 0,
     }
 

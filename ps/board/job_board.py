@@ -109,7 +109,8 @@ class JobBoard:
         started = max(progress, default=-1) + 1 if started is None else started
         key, token = self._key, secrets.token_hex(8).encode()
         commands: list[Command] = [
-            ("HSET", key.job, "finished", started - len(progress), "restored", token),
+            ("HSET", key.job, "restored", token),
+            *(("SETBIT", key.finished, shard, 1) for shard in range(started) if shard not in progress),
             ("SET", key.owners, entries_after(started, set(progress))),
             *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
             *(("ZADD", key.marks, last, f"s{i}", last, f"p{i}") for i, last in enumerate(ranks_pushed)),

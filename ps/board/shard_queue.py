@@ -77,15 +77,16 @@ class ShardQueue:
         reads: list[Command] = [
             ("ZSCORE", key.leases, worker),
             ("GET", key.coordinator),
-            ("HMGET", key.job, "state", "pause", "finished", "moves"),
+            ("HMGET", key.job, "state", "pause", "moves"),
             ("ZCARD", key.leases),
             ("ZCARD", key.clocks),
             ("ZRANGE", key.clocks, 0, 0, "WITHSCORES"),
             ("STRLEN", key.owners),
+            ("BITCOUNT", key.finished),
         ]
         answers = self._record.ask(*commands, *reads)
-        lease, coordinator, facts, workers, working, least, length = answers[len(commands) :]
-        state, pause, finished, moves = facts
+        lease, coordinator, facts, workers, working, least, length, finished = answers[len(commands) :]
+        state, pause, moves = facts
         gate = ClockGate(
             state=job_state(state),
             pause=number(pause),
@@ -94,7 +95,7 @@ class ShardQueue:
             least_clock=number(least[1]) if least else None,
             workers=workers,
             working=working,
-            finished=int(fact(finished)),
+            finished=finished,
         )
         self._workers, self._started, self._moves = workers, count_entries(length), int(fact(moves))
         return gate, answers[: len(commands)]
@@ -244,7 +245,7 @@ class ShardQueue:
                 return (), entry == FINISHED
             return [
                 write_entry(key.owners, shard, FINISHED),
-                ("HINCRBY", key.job, "finished", 1),
+                ("SETBIT", key.finished, shard, 1),
                 ("ZREM", key.progress, progress_of(shard, me)),
             ], True
 

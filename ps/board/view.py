@@ -236,7 +236,7 @@ def progress_of(shard: int, owner: bytes) -> bytes:
 def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
     """The commands for `view_of`, by name, for one transaction."""
     reads: dict[str, Command] = {
-        "job": ("HMGET", key.job, "state", "message", "pause", "shards", "finished"),
+        "job": ("HMGET", key.job, "state", "message", "pause", "shards"),
         "time": TIME,
         "coordinator": ("GET", key.coordinator),
         "clock": ("ZSCORE", key.marks, highest_clock(job.launch)),
@@ -245,6 +245,7 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
         "clocks": ("ZRANGE", key.clocks, *ALL_WITH_SCORES),
         "hosts": ("HGETALL", key.hosts),
         "started": ("STRLEN", key.owners),
+        "finished": ("BITCOUNT", key.finished),
     }
     if shards:
         reads["owners"] = ("GET", key.owners)
@@ -258,7 +259,7 @@ def view_reads(key: BoardKeys, job: Job, *, shards: bool) -> dict[str, Command]:
 
 def view_of(answers: Mapping[str, Any]) -> BoardView:
     """The board, from the answers to `view_reads`, by name."""
-    state, message, pause, shards, finished = answers["job"]
+    state, message, pause, shards = answers["job"]
     now_ms = milliseconds(answers["time"])
     leases, clocks, hosts = (pairs(answers[name]) for name in ("leases", "clocks", "hosts"))
     progress, rank_owners = (pairs(answers.get(name, ())) for name in ("progress", "rank_owners"))
@@ -289,7 +290,7 @@ def view_of(answers: Mapping[str, Any]) -> BoardView:
         ),
         shards=shards,
         started=min(count_entries(answers["started"]), shards),
-        finished=int(fact(finished)),
+        finished=answers["finished"],
         unfinished={
             shard: ShardView(live(owner), number(progress.get(progress_of(shard, owner))) or 0)
             for shard, owner in owners.items()

@@ -21,7 +21,7 @@ class BoardKeys:
     """A string: the random id of the job's launch. Every write to the board watches it."""
     job: bytes
     """A hash: launch, id, lease (ms), description, shards, ranks, and what changes: state, message, pause,
-    finished (the number of data shards), moves (how often one was freed or a free one claimed), restored."""
+    moves (how often a data shard was freed, or a free one claimed), restored."""
     leases: bytes
     """A sorted set: the end of each live worker's lease, in ms of the server's clock.
 
@@ -35,6 +35,8 @@ class BoardKeys:
     """A sorted set: the clock of each live worker that has data shards."""
     owners: bytes
     """A string, see `ps/board/owners.py`: the worker of each data shard that was ever claimed, in order."""
+    finished: bytes
+    """A string: a bit for each data shard, which is set when it is finished."""
     progress: bytes
     """A sorted set: the pushed chunks of each data shard that is claimed and unfinished, by
     `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""
