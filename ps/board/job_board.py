@@ -10,7 +10,7 @@ from ctr.errors import StoreError
 from ctr.ps.board.creation import create_job
 from ctr.ps.board.job_record import JobRecord
 from ctr.ps.board.leases import Leases
-from ctr.ps.board.owners import entries_after
+from ctr.ps.board.owners import entries_after, finished_after
 from ctr.ps.board.ranks import Ranks
 from ctr.ps.board.shard_queue import ShardQueue
 from ctr.ps.board.view import TIME, BoardView, Job, progress_of, read_reports, view_of, view_reads
@@ -110,8 +110,8 @@ class JobBoard:
         key, token = self._key, secrets.token_hex(8).encode()
         commands: list[Command] = [
             ("HSET", key.job, "restored", token),
-            *(("SETBIT", key.finished, shard, 1) for shard in range(started) if shard not in progress),
-            ("SET", key.owners, entries_after(started, set(progress))),
+            ("SET", key.owners, entries_after(started, progress)),
+            ("SET", key.finished, finished_after(started, progress)),
             *(("ZADD", key.progress, count, progress_of(shard, b"")) for shard, count in progress.items()),
             *(("ZADD", key.marks, last, f"s{i}", last, f"p{i}") for i, last in enumerate(ranks_pushed)),
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from ctr.ps.wire import Command
@@ -30,9 +32,14 @@ def count_entries(length: int) -> int:
     return length // _BYTES
 
 
-def entries_after(started: int, unfinished: set[int]) -> bytes:
+def entries_after(started: int, unfinished: Collection[int]) -> bytes:
     """The string after `started` data shards were claimed: these are released, the others finished."""
     return b"".join(RELEASED if shard in unfinished else FINISHED for shard in range(started))
+
+
+def finished_after(started: int, unfinished: Collection[int]) -> bytes:
+    """Likewise the string that has a bit for each finished data shard."""
+    return np.packbits(np.array([shard not in unfinished for shard in range(started)], np.bool_)).tobytes()
 
 
 def owners_of(entries: bytes, shards: int) -> dict[int, bytes]:
