@@ -387,18 +387,16 @@ def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation
     rows, holdout = trained.result.progressive.summary(), evaluation.holdout
     others = (rows.examples - rows.positives) / setup.sampling.negative_rate
     rate = rows.positives / max(rows.positives + others, 1)
-    labels, warnings = setup.first.labels, []
+    labels = setup.first.labels
     if labels is not None and sorted_by_label(labels, rate):
-        warnings.append(
-            f"the rows look sorted by label, so neither model nor metrics mean anything; {_MIXES}"
-        )
+        return [f"the rows look sorted by label, so neither model nor metrics mean anything; {_MIXES}"]
     if holdout is not None and holdout.positives in (0, holdout.examples):
         has, missing = ("no", rate) if holdout.positives == 0 else ("only", 1 - rate)
         if missing * holdout.examples > _EXPECTED:
-            warnings.append(
+            return [
                 f"the hold-out has {has} clicks, so its metrics mean nothing; if rows are sorted, {_MIXES}"
-            )
-    return warnings
+            ]
+    return []
 
 
 def _window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:

@@ -143,9 +143,8 @@ def test_rows_that_are_sorted_by_label(cli: Cli, folder: Path) -> None:
         (found,) = warnings(cli, "features", "check", "--spec", "spec.yaml", name)
         assert found.startswith("the rows look sorted by label")
         assert "features build --shuffle" in found
-    in_order, one_label = warnings(cli, *train("first.csv", "--holdout-fraction", 0.1))
-    assert in_order.startswith("the rows look sorted by label")
-    assert one_label.startswith("the hold-out has no clicks")
+    (found,) = warnings(cli, *train("first.csv", "--holdout-fraction", 0.1))
+    assert found.startswith("the rows look sorted by label")
     clicks = [row for row in rare if row[0] == "1"]
     Path("clicks.csv").write_text("\n".join([head, *clicks]) + "\n")
     (found,) = warnings(cli, *train("day0.csv", "--holdout", "clicks.csv"))
