@@ -108,7 +108,10 @@ class Dumps:
         return dumps[-1]
 
     def _read_strings(self, replies: ReplyReader, versions: Sequence[Any], state: NDArray[np.uint8]) -> bool:
-        """Read a partition's strings and logs into `state`; returns whether all their keys were there."""
+        """Read a partition's strings and logs into `state`; returns whether all their keys were there.
+
+        Where one was not, `state` holds arbitrary bytes.
+        """
         layout = self._reads.layout
         size, pieces = layout.strings.size, layout.per_string
         body, is_whole = body_slots(size) * SLOT_BYTES, True
@@ -119,8 +122,6 @@ class Dumps:
             in_body = replies.bulk_into(row[:body])
             in_last = replies.bulk_into(row[body:])
             is_whole &= in_body + in_last == row.size
-            row[in_body:body] = 0
-            row[body + in_last :] = 0
             log, folding = read_entries(replies), read_entries(replies)
             folded = fold_counts(int(steps or 0), pieces)
             is_whole &= log is not None and (folding is not None or folded[-1] == count)
