@@ -6,7 +6,9 @@ import os
 import resource
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import redis
@@ -79,17 +81,25 @@ class TestWhileItIsEvaluated:
 
 
 @needs_redis
-def test_redis_dies_before_it_is_emptied(click_log: Path, tmp_path: Path, start_redis: StartRedis) -> None:
-    servers = start_redis()
-    store = f"{servers.url}?model=m"
-    job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 25))
-    saved(job, tmp_path / "model")
-    servers.servers[0].kill()
-    code, said = job.end()
-    assert code == 0, said
-    assert "warning" in job.out
-    assert "ctr ps drop --store 'redis://127.0.0.1:" in job.out
-    assert load_model(tmp_path / "model").manifest["metrics"]["holdout"]["examples"] == 25 * 20_000
+def test_redis_dies_before_it_is_emptied(
+    cli: Cli, click_log: Path, tmp_path: Path, start_redis: StartRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctr.ps.wire.patience.monotonic", lambda: 30 * monotonic())
+    servers, model = start_redis(), tmp_path / "model"
+
+    def kill() -> None:
+        wait_for((model / "manifest.json").exists, 240)
+        servers.servers[0].kill()
+
+    words = ["train", "--spec", "criteo", click_log, "--model", model, *FLAGS, *long_holdout(click_log, 10)]
+    with ThreadPoolExecutor(1) as threads:
+        killed = threads.submit(kill)
+        done = cli(*words, "--store", f"{servers.url}?model=m")
+        killed.result()
+    assert done.code == 0, done.err
+    assert "warning" in done.out
+    assert "ctr ps drop --store 'redis://127.0.0.1:" in done.out
+    assert load_model(model).manifest["metrics"]["holdout"]["examples"] == 10 * 20_000
 
 
 def small_files_only(job: Command) -> Command:
