@@ -141,6 +141,7 @@ def test_no_permission(server: S3Server) -> None:
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("ctr.features.inputs.remote._ATTEMPTS", 2)
     with pytest.raises(DataError, match=r"the server cannot be reached .*AWS_ENDPOINT_URL"):
         input_files(["s3://logs/a.csv"])
 
