@@ -100,7 +100,7 @@ def test_other_data_can_be_held_out(log: Path) -> None:
 def test_it_tells_where_it_is_and_prints_nothing(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT)
     told: list[float] = []
-    ctr.train(log, SPEC, chunk=10, epochs=40, on_progress=lambda progress: told.append(progress.fraction))
+    ctr.train(log, SPEC, chunk=10, epochs=8, on_progress=lambda progress: told.append(progress.fraction))
     assert signal.getsignal(signal.SIGINT) is before
     assert capfd.readouterr() == ("", "")
     assert told == sorted(told)
