@@ -15,6 +15,8 @@ from ctr.jobs.splits import tasks
 from tests.command_line import Cli
 from tests.ctr.datasets import rows_of_dataset
 
+pytestmark = pytest.mark.xdist_group("splits")  # one process starts those of the tasks
+
 SPEC = """
 version: 1
 source: {format: delimited, header: true}
