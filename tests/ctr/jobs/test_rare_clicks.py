@@ -121,12 +121,14 @@ def test_workers_of_redis_keep_these_rows_too(
 
 
 @needs_redis
-def test_chunks_of_which_nothing_is_left_do_no_harm(hashed: Path, cli: Cli, tmp_path: Path) -> None:
-    more = ["--store", "embedded://?shards=1", "--chunk", 40, "--negative-rate", 0.001]
+def test_chunks_of_which_nothing_is_left_do_no_harm(log: Path, spec: Path, cli: Cli, tmp_path: Path) -> None:
+    some = tmp_path / "some.csv"
+    some.write_text("".join(log.read_text().splitlines(keepends=True)[:2_001]))
+    words = [some, "--spec", spec, "--chunk", 40, "--negative-rate", 0.001]
     for consistency in ("bsp", "ssp"):
-        found = train(cli, tmp_path / "model", hashed, *more, "--consistency", consistency)
-        assert found["rows"] == ROWS
-    assert train(cli, tmp_path / "alone", hashed, "--chunk", 40, "--negative-rate", 0.001)["rows"] == ROWS
+        more = ["--store", "embedded://?shards=1", "--consistency", consistency]
+        assert train(cli, tmp_path / "model", *words, *more)["rows"] == 2_000
+    assert train(cli, tmp_path / "alone", *words)["rows"] == 2_000
 
 
 def test_clicks_that_weigh_more_are_predicted_too_high_until_calibrated(
