@@ -96,7 +96,7 @@ def test_none_is_found_where_none_is(tmp_path: Path) -> None:
 
 def test_none_is_found_in_a_click_log_without_interactions(tmp_path: Path) -> None:
     log = tmp_path / "clicks.tsv"
-    write_click_log(log, 30_000, seed=11)
+    write_click_log(log, 15_000, seed=11)
     assert not suggest_crosses(load_spec("criteo"), [log], workers=2).chosen
 
 
