@@ -178,7 +178,7 @@ def test_kubernetes_trains_and_resumes(cluster: dict[str, int], data: Path) -> N
     shutil.rmtree(data / "model.checkpoint", ignore_errors=True)
     *shell, script = container("Job", "train")["command"]
     script = here(script, cluster, data).replace(
-        "--checkpoint ", "--lease 2 --chunk 500 --epochs 9 --checkpoint-every 0.2s --checkpoint "
+        "--checkpoint ", "--lease 2 --chunk 500 --epochs 3 --checkpoint-every 0.2s --checkpoint "
     )
     first = subprocess.Popen(
         [*shell, script], env=environment(), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -193,6 +193,7 @@ def test_kubernetes_trains_and_resumes(cluster: dict[str, int], data: Path) -> N
     )
     assert again.returncode == 0, again.stderr
     assert "resumed from the checkpoint of" in again.stdout
+    script = script.replace("--epochs 3 --checkpoint-every 0.2s", "--epochs 1")
     next_day = subprocess.run(
         [*shell, script], env=environment(), capture_output=True, text=True, check=False, timeout=120
     )
