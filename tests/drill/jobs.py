@@ -32,10 +32,11 @@ _TOLERANCE = 0.02
 
 
 class Jobs:
-    """Data sets in `folder`, made when they are first needed, and a Redis; a context manager."""
+    """Data sets in `folder`, of `rows` rows, made when first needed, and a Redis; a context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rows: int = _ROWS) -> None:
         self._folder = folder
+        self._rows = rows
         self._opened = ExitStack()
         self._redis: BreakableRedis | None = None
         self._states: dict[bytes, State] = {}
@@ -98,7 +99,7 @@ class Jobs:
         if not path.exists():
             log = self._folder / "clicks.tsv"
             spec = load_spec("criteo").model_copy(update={"bits": bits})
-            write_click_log(log, _ROWS, seed=1)
+            write_click_log(log, self._rows, seed=1)
             write_dataset(RawSource(spec, [log]).batches(BLOCK_ROWS), spec, path)
             log.unlink()
         return path
