@@ -42,6 +42,10 @@ _LONGEST_END_S = 60.0
 _REJOIN_S = 2.0  # a worker that has lost the board looks for it at least once a second
 
 
+class _StalledError(StoreError):
+    """All workers are alive, and none makes progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
     """The workers and checkpoints of a job through Redis; see also its `TrainResult`."""
@@ -172,7 +176,8 @@ class Coordinator:
                 result = self._supervise((self._heart, servers), stop, on_progress)
         except BaseException as error:
             self._report_failure()
-            at_once = isinstance(error, KeyboardInterrupt)  # the user has interrupted twice
+            # The user has interrupted twice, or the workers would not leave anyway.
+            at_once = isinstance(error, KeyboardInterrupt | _StalledError)
             workers.close(at_once=at_once)
             self._checkpoints.join(0 if at_once else None)
             raise
@@ -257,10 +262,10 @@ class Coordinator:
                     self.board.leases.expire(worker.id)
 
     def _raise_for_stalls(self) -> None:
-        """Raise StoreError if worker processes are alive but stalled."""
+        """Raise _StalledError if worker processes are alive but stalled."""
         stalls = read_stalls(self.board, self._watch.workers)
         if stalls:
-            raise StoreError(
+            raise _StalledError(
                 f"no worker makes progress any more ({'; '.join(stalls)}): is the disk or the network that "
                 f"holds the input hanging? {named('stall_timeout')} sets how long to wait for it."
             )
