@@ -83,7 +83,7 @@ def predict(client: httpx.Client) -> tuple[list[np.float32], str]:
 
 def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Streaming) -> None:
     streaming.append(5)
-    with streaming.training(additive=False) as process:
+    with streaming.training(additive=False) as command:
         streaming.trained()
         served = serving("--store", streaming.store_url, "--max-age", "2s")
         with served as url, httpx.Client(base_url=url) as client:
@@ -97,7 +97,7 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
             assert len(seen) == 3
             first = predict(client)[1]
             assert client.get("/readyz").json()["age_s"] < 2
-            streaming.stop(process)
+            streaming.stop(command)
             eventually(lambda: client.get("/readyz").status_code == 503)
             assert "dropped" in client.get("/readyz").json()["detail"]
             assert predict(client)[0] == expected
@@ -115,12 +115,12 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
 
 def test_weights_age_when_the_command_that_trains_them_is_killed(streaming: Streaming) -> None:
     streaming.append(5)
-    with streaming.training(additive=False) as process:
+    with streaming.training(additive=False) as command:
         streaming.trained()
         served = serving("--store", streaming.store_url, "--max-age", "2s")
         with served as url, httpx.Client(base_url=url) as client:
             assert client.get("/readyz").json()["age_s"] < 2
-            process.kill()
+            command.popen.kill()
             eventually(lambda: client.get("/readyz").status_code == 503)
             assert "nobody trains them" in client.get("/readyz").json()["detail"]
             age = re.search(r"\nctr_weights_age_seconds\S* (\S+)", client.get("/metrics").text)
@@ -136,7 +136,7 @@ def changes(client: httpx.Client) -> float:
 def test_several_processes_serve_the_same_though_they_are_killed(streaming: Streaming) -> None:
     """One of them follows the job for all."""
     streaming.append(5)
-    with streaming.training(additive=False) as process:
+    with streaming.training(additive=False) as command:
         streaming.trained()
         with server("--store", streaming.store_url, "--workers", 2) as (parent, url):
 
@@ -156,16 +156,16 @@ def test_several_processes_serve_the_same_though_they_are_killed(streaming: Stre
                 expected = predicted_by_store(streaming.store_url)
                 eventually(all_are_fresh)
                 eventually(lambda: len(children(parent)) == 2)
-        streaming.stop(process)
+        streaming.stop(command)
 
 
 def test_a_process_that_replaces_another_serves_the_job_of_now(streaming: Streaming) -> None:
     """The job that its server began with may be over."""
     streaming.append(5)
-    with streaming.training(additive=False) as process:
+    with streaming.training(additive=False) as command:
         streaming.trained()
         with server("--store", streaming.store_url, "--workers", 2) as (parent, url):
-            streaming.stop(process)
+            streaming.stop(command)
             with streaming.training("--warm-start", streaming.model, additive=False) as again:
                 streaming.append(5)
                 streaming.trained()
@@ -190,9 +190,9 @@ def test_a_process_that_replaces_another_serves_the_job_of_now(streaming: Stream
 
 def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) -> None:
     streaming.append(5)
-    with streaming.training(additive=False) as process:
+    with streaming.training(additive=False) as command:
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     published = load_model(streaming.model)
     words = ("--model", streaming.model, "--max-age", "2s")
     away = serving("--store", "redis://127.0.0.1:1/0?model=away", *words)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from itertools import count
@@ -28,10 +26,10 @@ from ctr.settings import TrainJob
 from ctr.stream import LANES, ExampleStream
 from ctr.workers import WorkerReport
 from tests.command_line import Cli
-from tests.ctr.distributed_jobs import ADDITIVE, describe, in_memory, process_of
+from tests.ctr.distributed_jobs import ADDITIVE, Command, describe, in_memory, process_of
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
-pytestmark = [needs_redis, timing_sensitive]
+pytestmark = needs_redis
 
 CHUNK = 50
 _names = count()
@@ -71,23 +69,22 @@ class Streaming:
         ]
 
     @contextmanager
-    def training(
-        self, *more: object, additive: bool = True, new: bool = True
-    ) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "ctr", *self.words(*more, additive=additive, new=new)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+    def training(self, *more: object, additive: bool = True, new: bool = True) -> Iterator[Command]:
+        command = Command(*self.words(*more, additive=additive, new=new))
+        try:
+            yield command
+        finally:
+            command.kill()
+            command.close()
 
     def trained(self) -> None:
         eventually(lambda: sum(self.stream.positions()) == self.stream.last()[0], 60.0)
 
-    def stop(self, process: subprocess.Popen[str]) -> None:
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
+    def stop(self, command: Command) -> str:
+        command.popen.send_signal(signal.SIGTERM)
+        code, said = command.end()
+        assert code == 0, said
+        return said
 
 
 @pytest.fixture
@@ -119,11 +116,12 @@ def each_example_counted_once(streaming: Streaming, log: Path, spec: FeatureSpec
     return np.array_equal(np.round(4 * state.state[:, 1]), np.round(4 * expected[:, 1]))
 
 
+@timing_sensitive
 def test_every_example_counts_once_though_a_worker_is_killed(
     streaming: Streaming, job_log: Path, job_spec: FeatureSpec
 ) -> None:
     streaming.append(10)
-    with streaming.training("--workers=2") as process:
+    with streaming.training("--workers=2") as command:
         streaming.trained()
         with closing(JobBoard(parse_redis_url(streaming.store_url))) as board:
             board.job()
@@ -132,22 +130,23 @@ def test_every_example_counts_once_though_a_worker_is_killed(
             os.kill(process_of(view, 0), signal.SIGKILL)
             streaming.append(20)
             streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
+@timing_sensitive
 def test_a_killed_command_goes_on_from_its_checkpoint(
     streaming: Streaming, job_log: Path, job_spec: FeatureSpec, tmp_path: Path, cli: Cli
 ) -> None:
     checkpoint = tmp_path / "checkpoint"
-    options = "--checkpoint", checkpoint, "--checkpoint-every=1s"
+    options = "--checkpoint", checkpoint, "--checkpoint-every=0.2s"
     streaming.append(10)
-    with streaming.training(*options) as process:
+    with streaming.training(*options) as command:
         eventually((checkpoint / "manifest.json").exists, 60.0)
         streaming.append(10)
         eventually(lambda: sum(streaming.stream.positions()) > 10)
         streaming.append(5)
-        process.kill()
+        command.popen.kill()
     refused = cli(*streaming.words())
     assert "wrote checkpoints, go on with --checkpoint DIR and --resume. Otherwise: the " in refused.err
     sleep(0.6)  # its lease
@@ -157,10 +156,10 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
         assert "running, but nobody leads it" in out
         assert re.search(r"trained [\d,]+ examples, in all 2\d chunks of the stream", out)
     assert re.search(r"lanes(?:\n| without a worker: )", shown[0])
-    with streaming.training(*options, "--resume", new=False) as process:
+    with streaming.training(*options, "--resume", new=False) as command:
         streaming.append(5)
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
@@ -168,11 +167,11 @@ def test_a_job_whose_chunks_redis_has_lost_is_not_resumed(
     streaming: Streaming, tmp_path: Path, cli: Cli
 ) -> None:
     """It would skip what the joiner appends in their place."""
-    options = "--checkpoint", tmp_path / "checkpoint", "--checkpoint-every=1s"
+    options = "--checkpoint", tmp_path / "checkpoint", "--checkpoint-every=0.2s"
     streaming.append(10)
-    with streaming.training(*options) as process:
+    with streaming.training(*options) as command:
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     parsed = parse_redis_url(streaming.stream_url)
     with parsed.client(parsed.hosts[0], 10.0) as client:
         client.delete(*client.keys(f"ctr:{{stream:{parsed.stream}:*"))
@@ -185,17 +184,17 @@ def test_the_checkpoint_of_an_earlier_job_trims_nothing(
 ) -> None:
     checkpoint = "--checkpoint", tmp_path / "checkpoint"
     streaming.append(10)
-    with streaming.training(*checkpoint, "--checkpoint-every=1s") as process:
+    with streaming.training(*checkpoint, "--checkpoint-every=0.2s") as command:
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     (tmp_path / "other").mkdir()
     other = Streaming(redis_url, job_log, job_spec, tmp_path / "other")
     with closing(other.stream):
         other.append(40)
-        with other.training(*checkpoint, "--publish-every=1s", additive=False) as process:
+        with other.training(*checkpoint, "--publish-every=1s", additive=False) as command:
             eventually((other.model / "manifest.json").exists, 60.0)  # after the stream was trimmed
             assert other.stream.positions() == [0] * LANES
-            other.stop(process)
+            other.stop(command)
         assert sum(other.stream.positions()) == 40
 
 
@@ -203,14 +202,14 @@ def test_a_stopped_command_goes_on_from_its_model(
     streaming: Streaming, job_log: Path, job_spec: FeatureSpec
 ) -> None:
     streaming.append(20)
-    with streaming.training() as process:
+    with streaming.training() as command:
         eventually(lambda: sum(streaming.stream.positions()) > 0, 60.0)
         streaming.append(20)
-        streaming.stop(process)  # in the midst of them
+        streaming.stop(command)  # in the midst of them
     streaming.append(5)
-    with streaming.training("--warm-start", streaming.model, new=False) as process:
+    with streaming.training("--warm-start", streaming.model, new=False) as command:
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     assert each_example_counted_once(streaming, job_log, job_spec)
 
 
@@ -220,16 +219,16 @@ def test_a_stream_begins_with_the_weights_of_a_model_of_several_passes(
     former, checkpoint = tmp_path / "former", tmp_path / "checkpoint"
     penalties = "--epochs=3", "--l1=0.2", "--l2=2"
     assert cli("train", job_log, "--spec", tmp_path / "spec.yaml", "--model", former, *penalties).code == 0
-    options = "--warm-start", former, "--checkpoint", checkpoint, "--checkpoint-every=1s"
+    options = "--warm-start", former, "--checkpoint", checkpoint, "--checkpoint-every=0.2s"
     streaming.append(1)
-    with streaming.training(*options, additive=False) as process:
+    with streaming.training(*options, additive=False) as command:
         streaming.trained()
         eventually((checkpoint / "manifest.json").exists, 60.0)
-        process.kill()
-    with streaming.training(*options, "--resume", additive=False) as process:
+        command.popen.kill()
+    with streaming.training(*options, "--resume", additive=False) as command:
         streaming.append(1)
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     before, after = (load_model(path).linear for path in (former, streaming.model))
     weights = dict(zip(before.slots.tolist(), before.weights.tolist(), strict=True))
     moved = [
@@ -242,10 +241,10 @@ def test_a_stream_begins_with_the_weights_of_a_model_of_several_passes(
 def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Path, cli: Cli) -> None:
     registry = tmp_path / "models"
     streaming.append(40)
-    with streaming.training("--publish-every=1s", "--publish", f"{registry}@live", additive=False) as process:
+    with streaming.training("--publish-every=1s", "--publish", f"{registry}@live", additive=False) as command:
         eventually(lambda: "live" in Registry(registry).labels(), 60.0)
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     assert cli("model", "info", streaming.model).code == 0
     model = load_model(streaming.model)
     assert model.metrics["progressive"]["examples"] == 40 * CHUNK
@@ -267,16 +266,16 @@ def test_a_version_has_the_metrics_of_all_rows_that_its_weights_are_of(
         return int(manifest["training"]["rows"])
 
     streaming.append(25)
-    with streaming.training(*options, "--checkpoint-every=1s", additive=False) as process:
+    with streaming.training(*options, "--checkpoint-every=0.2s", additive=False) as command:
         eventually(rows_published, 60.0)
         assert rows_published() == 25 * CHUNK
         eventually(lambda: checkpoint.exists() and rows_reported(checkpoint) == 25 * CHUNK)
-        process.kill()
+        command.popen.kill()
     streaming.append(25)
-    with streaming.training(*options, "--checkpoint-every=1h", "--resume", additive=False) as process:
+    with streaming.training(*options, "--checkpoint-every=1h", "--resume", additive=False) as command:
         eventually(lambda: rows_published() > 25 * CHUNK, 60.0)
         assert rows_published() == 50 * CHUNK
-        streaming.stop(process)
+        streaming.stop(command)
 
 
 def rows_reported(checkpoint: Path) -> int:
@@ -293,7 +292,7 @@ def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path
         return entry is not None and entry.version not in versions
 
     place = f"{tmp_path / 'models'}@live"
-    with streaming.training("--publish-every=1s", "--publish", place, additive=False) as process:
+    with streaming.training("--publish-every=1s", "--publish", place, additive=False) as command:
         for _ in range(2):
             streaming.append(25)
             eventually(another_is_published, 60.0)
@@ -301,8 +300,7 @@ def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path
         streaming.turn_bad()
         streaming.append(25)
         eventually(lambda: registry.version_of("live") == versions[0], 60.0)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        said = streaming.stop(command)
     assert f"; live is {versions[0]} again" in said
     assert "nothing is published: log loss" in said or "nothing is published: calibration" in said
 
@@ -322,9 +320,8 @@ def test_a_label_that_points_to_a_version_of_others_stays(streaming: Streaming, 
     version, place = labelled.version_of("live"), f"{labelled.place}@live"
     streaming.append(25)
     options = "--publish-every=1s", "--publish", place, "--max-miscalibration=1e-9"
-    with streaming.training(*options, additive=False) as process:
-        assert process.stderr is not None
-        assert any("nothing is published: calibration" in line for line in process.stderr)
+    with streaming.training(*options, additive=False) as command:
+        eventually(lambda: "nothing is published: calibration" in command.said)
     assert labelled.version_of("live") == version
 
 
@@ -332,13 +329,12 @@ def test_labels_go_back_though_one_of_them_cannot(streaming: Streaming, labelled
     version, place = labelled.version_of("live"), f"{labelled.place}@new,live"
     streaming.append(25)
     options = "--publish-every=1s", "--publish", place, "--max-loss-rise=0.02"
-    with streaming.training(*options, additive=False) as process:
+    with streaming.training(*options, additive=False) as command:
         eventually(lambda: labelled.version_of("live") != version, 60.0)
         streaming.turn_bad()
         streaming.append(25)
         eventually(lambda: labelled.version_of("live") == version, 60.0)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
+        said = streaming.stop(command)
     assert "label new points to" in said
     assert f"; live is {version} again" in said
 
@@ -436,15 +432,16 @@ class TestQuality:
 
 def test_evidence_stops_where_it_is_to(streaming: Streaming, job_spec: FeatureSpec) -> None:
     streaming.append(40)
-    with streaming.training("--max-evidence=20", additive=False) as process:
+    with streaming.training("--max-evidence=20", additive=False) as command:
         streaming.trained()
-        streaming.stop(process)
+        streaming.stop(command)
     state = load_state(streaming.model, job_spec)
     assert state.state[0, 1] == 20
     assert state.state[:, 1].max() == 20
     assert load_model(streaming.model).metrics["progressive"]["normalized_entropy"] < 1.1
 
 
+@timing_sensitive
 def test_every_example_counts_once_though_a_primary_is_killed(
     start_redis: StartRedis, job_log: Path, job_spec: FeatureSpec, tmp_path: Path
 ) -> None:
@@ -453,11 +450,11 @@ def test_every_example_counts_once_though_a_primary_is_killed(
     streaming = Streaming(servers.url, job_log, job_spec, tmp_path)
     with closing(streaming.stream):
         streaming.append(10)
-        with streaming.training("--workers=2") as process:
+        with streaming.training("--workers=2") as command:
             streaming.trained()
             streaming.append(10)
             servers.nodes[0][0].kill()
             streaming.append(20)
             streaming.trained()
-            streaming.stop(process)
+            streaming.stop(command)
     assert each_example_counted_once(streaming, job_log, job_spec)
