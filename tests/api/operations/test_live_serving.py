@@ -23,7 +23,7 @@ from ctr.optimizers.ftrl import Ftrl
 from ctr.ps import JobBoard, RedisStore, parse_redis_url
 from ctr.settings import ServeJob
 from ctr.workers import JobDescription
-from tests.api.operations.test_processes import children
+from tests.api.operations.test_processes import children, new_client
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, describe, in_memory, wait_for
 from tests.ctr.jobs.test_streaming import Streaming
@@ -143,7 +143,7 @@ def test_several_processes_serve_the_same_though_they_are_killed(streaming: Stre
             def all_are_fresh() -> bool:
                 fresh = True
                 for _ in range(12):  # a connection each, so both processes are asked
-                    with suppress(httpx.TransportError), httpx.Client(base_url=url) as client:
+                    with suppress(httpx.TransportError), new_client(url) as client:
                         fresh &= predict(client)[0] == expected
                 return fresh
 
@@ -177,7 +177,7 @@ def test_a_process_that_replaces_another_serves_the_job_of_now(streaming: Stream
                 def all_are_fresh() -> bool:
                     with suppress(httpx.TransportError):
                         for _ in range(12):
-                            with httpx.Client(base_url=url) as client:
+                            with new_client(url) as client:
                                 if predict(client)[0] != expected:
                                     return False
                         return True
@@ -224,7 +224,7 @@ def test_a_process_that_replaces_another_while_the_store_is_away_serves_what_its
             versions = set()
             for _ in range(12):  # a connection each, so both processes are asked
                 with suppress(httpx.TransportError):
-                    versions.add(httpx.get(f"{url}/readyz").json()["model"])
+                    versions.add(httpx.get(f"{url}/readyz", verify=False).json()["model"])
             return versions
 
         assert seen() == {load_model(models[0]).id}
