@@ -29,7 +29,7 @@ from tests.ctr.distributed_jobs import Command, describe, in_memory, wait_for
 from tests.ctr.jobs.test_streaming import Streaming
 from tests.ps.redis_servers import StartRedis, eventually, needs_redis, timing_sensitive
 
-pytestmark = [needs_redis, timing_sensitive]
+pytestmark = needs_redis
 
 ROWS = [{"I1": 3, "C1": "68fd1e64"}, {"I2": 1}]
 
@@ -81,6 +81,7 @@ def predict(client: httpx.Client) -> tuple[list[np.float32], str]:
     return [np.float32(each) for each in answer.json()["predictions"]], answer.json()["model"]
 
 
+@timing_sensitive
 def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Streaming) -> None:
     streaming.append(5)
     with streaming.training(additive=False) as command:
@@ -113,6 +114,7 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
                 streaming.stop(again)
 
 
+@timing_sensitive
 def test_weights_age_when_the_command_that_trains_them_is_killed(streaming: Streaming) -> None:
     streaming.append(5)
     with streaming.training(additive=False) as command:
@@ -188,6 +190,7 @@ def test_a_process_that_replaces_another_serves_the_job_of_now(streaming: Stream
                 streaming.stop(again)
 
 
+@timing_sensitive
 def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) -> None:
     streaming.append(5)
     with streaming.training(additive=False) as command:

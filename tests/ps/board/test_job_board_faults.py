@@ -99,7 +99,7 @@ def test_answers_that_never_come(start_redis: StartRedis, boards: Boards) -> Non
 
 def test_frozen_again_and_again(start_redis: StartRedis, boards: Boards) -> None:
     """For longer than a request waits: its outcome is unknown, and it is sent again."""
-    servers, shards = start_redis(), 40
+    servers, shards = start_redis(), 12
     board, other = (boards(servers.url, timeout_s=0.1) for _ in range(2))
     board.create("job", b"", shards=shards, ranks=1)
     over, frozen = Event(), 0

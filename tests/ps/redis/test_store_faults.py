@@ -150,7 +150,7 @@ class TestFailover:
 
 class TestResharding:
     def test_moved_while_a_worker_trains(self, start_redis: StartRedis, redis_url: str) -> None:
-        bits, moved = 16, 6
+        bits, moved = 16, 3
         servers = start_redis(nodes=2)
         node = add_node(servers)
         chunks = chunks_of(bits, [2000, 300, 1500, 700], 2)
