@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ from tests.ctr.distributed_jobs import (
     wait_for,
 )
 from tests.ps.breakable_redis import BreakableRedis, BreakableServer
-from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
+from tests.ps.redis_servers import StartRedis, flush, needs_redis, timing_sensitive
 
 pytestmark = [needs_redis, timing_sensitive]
 
@@ -64,6 +65,20 @@ PASSES = 8
 """Of ten chunks: more than `MORE` for each of two workers."""
 NOT_KEPT = 24
 """Pushes of two workers: more than they keep to send again, and train again of data shards in work."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[BreakableRedis]:
+    """Two nodes; one that is restarted keeps its place."""
+    with BreakableRedis(nodes=2) as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(cluster: BreakableRedis) -> BreakableRedis:
+    """The same, empty."""
+    flush(cluster)
+    return cluster
 
 
 def snapshot(running: RunningJob, server: BreakableServer) -> int:
@@ -100,10 +115,9 @@ def require_right_or_stopped(running: RunningJob) -> None:
 
 @pytest.mark.parametrize("consistency", ["ssp", "bsp"])
 def test_one_node_of_two(
-    start_job: StartJob, start_redis: StartRedis, job_data: Path, consistency: str
+    start_job: StartJob, servers: BreakableRedis, job_data: Path, consistency: str
 ) -> None:
     """Data shards that were finished since the snapshot are no worker's any more."""
-    servers = start_redis(nodes=2)
     job = describe(job_data, consistency=consistency, passes=PASSES, ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather(until=SOME)
@@ -122,10 +136,9 @@ def test_one_node_of_two(
 
 @pytest.mark.parametrize("of_board", [False, True])
 def test_of_rounds_whose_workers_died_as_well(
-    start_job: StartJob, start_redis: StartRedis, job_data: Path, of_board: bool
+    start_job: StartJob, servers: BreakableRedis, job_data: Path, of_board: bool
 ) -> None:
     """Whoever takes the ranks over has pushed none of what is lost."""
-    servers = start_redis(nodes=2)
     running = start_job(describe(job_data, passes=PASSES), apart(servers))
     running.gather(until=SOME)
     helper = Helpers(running.url, 1)  # without a rank
@@ -225,10 +238,9 @@ def test_of_rounds_of_a_rank_that_another_worker_has_now(redis_url: str, job_dat
 
 
 def test_of_rounds_that_only_the_board_has_forgotten(
-    start_job: StartJob, start_redis: StartRedis, job_data: Path
+    start_job: StartJob, servers: BreakableRedis, job_data: Path
 ) -> None:
     """Their updates wait nowhere any more, but what of them is lost, their workers have kept."""
-    servers = start_redis(nodes=2)
     job = describe(job_data, passes=4)
     running = start_job(job, apart(servers))
     running.gather(until=SOME)
@@ -259,10 +271,9 @@ def test_the_only_node(start_job: StartJob, start_redis: StartRedis, job_data: P
 
 
 def test_while_the_one_that_pushed_is_idle(
-    start_job: StartJob, start_redis: StartRedis, job_data: Path
+    start_job: StartJob, servers: BreakableRedis, job_data: Path
 ) -> None:
     """One worker has nothing left to do, and the other, frozen meanwhile, has lost nothing."""
-    servers = start_redis(nodes=2)
     job = describe(job_data, consistency="asp", ftrl=ADDITIVE)
     running = start_job(job, servers.url)
     running.gather(until=1)
@@ -280,9 +291,8 @@ def test_while_the_one_that_pushed_is_idle(
 
 
 @pytest.mark.parametrize("consistency", ["ssp", "bsp"])
-def test_when_everything_is_pushed(start_redis: StartRedis, job_data: Path, consistency: str) -> None:
+def test_when_everything_is_pushed(servers: BreakableRedis, job_data: Path, consistency: str) -> None:
     """When no worker has anything left to push, nobody meets the loss but who reads the model."""
-    servers = start_redis(nodes=2)
     job = describe(job_data, consistency=consistency, passes=5, ftrl=ADDITIVE)
     done: list[int] = []  # chunks that were pushed at the time of the snapshots
 
