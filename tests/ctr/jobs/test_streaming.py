@@ -144,7 +144,7 @@ def test_a_killed_command_goes_on_from_its_checkpoint(
     with streaming.training(*options) as command:
         eventually((checkpoint / "manifest.json").exists, 60.0)
         streaming.append(10)
-        eventually(lambda: sum(streaming.stream.positions()) > 10)
+        streaming.trained()
         streaming.append(5)
         command.popen.kill()
     refused = cli(*streaming.words())
