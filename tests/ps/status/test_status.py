@@ -44,6 +44,7 @@ READS = {
         "config|get",
         "config|resetstat",
         "dbsize",
+        "bitcount",
     ),
     *("cluster", "cluster|info", "cluster|nodes", "cluster|slots", "multi", "exec", "time"),
     *("get", "hget", "hmget", "hgetall", "hlen", "strlen", "exists"),
