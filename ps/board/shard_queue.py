@@ -56,7 +56,7 @@ class ShardQueue:
         self._record = record
         self._leases = leases
         self._started = 0
-        """Data shards that were claimed, when this was last read; likewise the others."""
+        """How many data shards were claimed when the board was last read; the next two are as old."""
         self._workers = 0
         self._moves = -1
         self._moves_without_free: int | None = None
@@ -202,7 +202,7 @@ class ShardQueue:
         # heartbeat, progress with every chunk and owners with claims of new data shards, so they are not
         # watched: a claim may miss the last chunks of an expired worker, but the watermarks of the partitions
         # include them; and it may get a later new data shard than it has chosen.
-        chosen, answers = self._record.transact(reads, decide, key.job, key.hosts)
+        chosen, answers = self._record.transact(reads, decide, key.job, key.finished, key.hosts)
         if chosen is None:
             return None
         shard, pushed, self._moves_without_free = chosen
@@ -270,7 +270,7 @@ class ShardQueue:
             read_entry(key.owners, shard),
             ("ZSCORE", key.progress, progress_of(shard, me)),
         ]
-        self._record.update(reads, decide, key.job)
+        self._record.update(reads, decide, key.job, key.finished)
         self._moves_without_free = None
 
     def correct(self, progress: Mapping[int, int]) -> None:

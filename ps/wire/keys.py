@@ -36,7 +36,7 @@ class BoardKeys:
     owners: bytes
     """A string, see `ps/board/owners.py`: the worker of each data shard that was ever claimed, in order."""
     finished: bytes
-    """A string: a bit for each data shard, which is set when it is finished."""
+    """A string: a bit for each data shard, set when it is finished, as a server counts bits at once."""
     progress: bytes
     """A sorted set: the pushed chunks of each data shard that is claimed and unfinished, by
     `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""

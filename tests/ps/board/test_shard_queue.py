@@ -410,6 +410,32 @@ class CountingLeases(Leases):
         return super().see(leases, lengths)
 
 
+def test_what_ends_while_it_is_claimed_is_not_begun_again(boards: Boards, redis_url: str) -> None:
+    """Its worker has expired, and says at this very moment that the last push has arrived."""
+    board = boards(redis_url)
+    board.create("j", b"", shards=3)
+    dead = board.leases.register("dead")
+    assert board.queue.claim(dead).shard == 0
+    board.leases.expire(dead)
+
+    class EndsMeanwhile(CountingLeases):
+        def see(self, leases: Any, lengths: Any) -> Any:
+            if self.attempts == 0:
+                assert board.queue.done(dead, 0)
+            return super().see(leases, lengths)
+
+    with closing(
+        JobRecord(parse_redis_url(redis_url), lease_s=LONG_S, timeout_s=10, patience_s=30)
+    ) as record:
+        record.find()
+        leases = EndsMeanwhile(record)
+        worker, leases._next_check = leases.register("heir"), float("inf")
+        assert ShardQueue(record, leases).claim(worker).shard == 1
+        assert leases.attempts == 2
+    view = board.look()
+    assert (view.finished, list(view.unfinished)) == (1, [1])
+
+
 def test_claims_are_not_held_up_by_heartbeats(boards: Boards, redis_url: str) -> None:
     """They watched the key that each heartbeat writes."""
     boards(redis_url).create("j", b"", shards=200)
