@@ -22,6 +22,11 @@ if TYPE_CHECKING:  # not every test process need load it
     from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 
+def examples(in_gate: int) -> int:
+    """How many examples to draw: in the gate, and more of them in `make fuzz`."""
+    return in_gate if settings.default.derandomize else 5 * in_gate
+
+
 @pytest.fixture(scope="module")
 def generated(running: Running) -> OpenApiSchema:
     import schemathesis
@@ -78,7 +83,7 @@ def test_every_answer_is_as_documented(generated: OpenApiSchema, method: str, pa
     from schemathesis import GenerationMode
 
     @given(case=generated[path][method].as_strategy(generation_mode=GenerationMode(mode)))
-    @settings(max_examples=8 if method == "POST" else 3, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(8 if method == "POST" else 3), suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
         assume(mode == "positive" or not has_unused_fields(case.body))
         assume(mode == "negative" or has_one_length(case.body))
@@ -101,7 +106,7 @@ def test_inference_is_as_documented(running: Running) -> None:
     infer = document["/v2/models/ctr/infer"]["POST"]
 
     @given(case=infer.as_strategy(generation_mode=GenerationMode.POSITIVE))
-    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
     def check(case: schemathesis.Case) -> None:
         case.call_and_validate()
 
@@ -140,7 +145,7 @@ windows:
             for mode in ("positive", "negative"):
 
                 @given(case=document[path]["POST"].as_strategy(generation_mode=GenerationMode(mode)))
-                @settings(max_examples=4, suppress_health_check=list(HealthCheck))
+                @settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
                 def check(case: schemathesis.Case) -> None:
                     assume(not has_unused_fields(case.body))
                     case.call_and_validate()
@@ -171,7 +176,7 @@ def test_labels_are_as_documented(registry: Registry) -> None:
 
         def check(method: str, path: str, mode: str, head: dict[str, str]) -> None:
             @given(case=document[path][method].as_strategy(generation_mode=GenerationMode(mode)))
-            @settings(max_examples=4, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples(4), suppress_health_check=list(HealthCheck))
             def answered(case: schemathesis.Case) -> None:
                 answer = case.call(headers=head)
                 case.validate_response(answer)
