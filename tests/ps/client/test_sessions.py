@@ -12,6 +12,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+import redis
 
 from ctr.errors import StoreError
 from ctr.ps import (
@@ -291,7 +292,9 @@ class TestLostPushes:
             one.push(slots_of(3), 10)
         assert store.dumps.take(0) == before, "nothing was added to what is wrong"
 
-    def test_that_another_worker_keeps_are_waited_for(self, store: RedisStore) -> None:
+    def test_that_another_worker_keeps_are_waited_for(
+        self, store: RedisStore, followed: BreakableRedis
+    ) -> None:
         """Two workers have each other's ranks by now, and each sends again what it keeps."""
         before = [store.dumps.take(p) for p in range(store.partitions.count)]
         workers = [RedisSessions(store, "job", resend_s=10.0) for _ in range(2)]
@@ -299,6 +302,8 @@ class TestLostPushes:
             OneSession(store, rank, worker=worker).push(slots_of(3), 0)
         sessions = [workers[not rank].join(rank, 0) for rank in range(2)]
         go_back(store, before)
+        with redis.Redis.from_url(followed.url) as client:  # as when a server goes back: so both notice it
+            client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         with ThreadPoolExecutor() as threads:
             pushes = [session.push_packed(slots_of(3), np.ones(1, np.int64), 1) for session in sessions]
             list(threads.map(lambda session, push: session.send(push), sessions, pushes))
