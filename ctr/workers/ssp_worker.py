@@ -195,6 +195,7 @@ class SspWorker:
             return
         if shards.arrived(shard, number + 1, trained.clock + 1):
             self.examples += len(trained.next.chunk)
+        self._sessions.fold_logs()
         report()
 
     def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:

@@ -225,6 +225,11 @@ class RedisSessions:
                 self._send_next()
             self._log_slots()
 
+    def fold_logs(self) -> None:
+        """Fold the logs that pushes have made long; call it once these are announced."""
+        with self._sending:
+            self.store.fold_logs()
+
     def flush(self) -> None:
         """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""
         with self._sending:

@@ -9,7 +9,7 @@ from time import time_ns
 import numpy as np
 
 from ctr.errors import StoreError, named
-from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of
+from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of, fold_density, is_near
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
 from ctr.ps.redis.fold import fold
@@ -20,7 +20,9 @@ from ctr.ps.redis.string_push import string_pushes
 from ctr.ps.store import SupersededError, Token
 from ctr.ps.wire import Address, Link, Patience, ServerError, command, require_passing
 
-_LINKS = 16  # transactions at a time, on all nodes: each needs a connection, as WATCH belongs to one
+_LINKS = 16
+"""Transactions at a time on all nodes, or one on each node if there are more. Each needs a connection, as
+WATCH belongs to one; with 50 nodes, a thousand workers would otherwise have more than a server accepts."""
 _PAUSE_S = 0.001
 _LONGEST_PAUSE = 50  # times that
 _TAKE_OVER_PAUSE_S = 0.1  # longer than it takes to take over all partitions
@@ -34,21 +36,17 @@ Note = Callable[[PushRequest, RequestOutcome], object]
 class Pushes:
     """Pushes to the partitions of one model."""
 
-    def __init__(
-        self, model: RedisModel, count_limited: Callable[[int, int], None], links: int = _LINKS
-    ) -> None:
-        """`count_limited` gets the numbers of slots whose z, and whose n, were limited.
-
-        Pushes use at most `links` connections, or one to each node: with 50 nodes, a thousand workers would
-        otherwise have more connections than a server accepts.
-        """
+    def __init__(self, model: RedisModel, count_limited: Callable[[int, int], None]) -> None:
+        """`count_limited` gets the numbers of slots whose z, and whose n, were limited."""
         self.model = model
         self._count_limited = count_limited
-        self._links = links
+        self._long_logs: list[int] = []  # strings whose logs are to be folded
+        slots = 1 << model.layout.partitions.bits
+        self._fold_density = fold_density(slots, near=all(map(is_near, model.fan_out.url.hosts)))
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
         """See `RedisStore.push_packed`; its slots are checked already."""
-        layout, long_logs = self.model.layout, list[int]()
+        layout = self.model.layout
         strings, k, increments = layout.strings, layout.per_partition, push.increments
         previous = np.broadcast_to(push.previous, layout.partitions.count)
         logged = push.logged or Logged(push.slots[:0], increments[:0])
@@ -88,12 +86,20 @@ class Pushes:
             for i, size in request.log_bytes.items():
                 s = p * k + i
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
-                if is_to_fold(s, strings.size, request.facts.folds[i], size - appended, size):
-                    long_logs.append(s)
+                folds = request.facts.folds[i]
+                if is_to_fold(s, strings.size, self._fold_density, folds, size - appended, size):
+                    self._long_logs.append(s)
 
-        behind = self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
-        fold(self.model, long_logs)  # a later push folds the skipped ones, when it makes the log longer
-        return behind
+        return self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
+
+    def fold_logs(self) -> None:
+        """Fold the logs that pushes have made long.
+
+        Those that others fold, or that are left, as when a worker dies, are folded when they are longer.
+        """
+        while self._long_logs:
+            long_logs, self._long_logs = self._long_logs, []
+            fold(self.model, sorted(set(long_logs)))
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""
@@ -175,7 +181,7 @@ class Pushes:
         def on_node(link: Link, share: Sequence[int]) -> list[int]:
             requests = [make(link.address, p, 0) for p in share]
             longest = max(each.range_bytes for each in requests)
-            at_a_time = max(1, self._links // len(fan_out.nodes.primaries()))
+            at_a_time = max(1, _LINKS // len(fan_out.nodes.primaries()))
             if longest:
                 at_a_time = max(1, min(at_a_time, RANGES_TOGETHER // longest))
             again: list[int] = []

@@ -25,7 +25,6 @@ from ctr.ps.store import GapError, Token, check_delta, check_slots
 from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
 
 _WIDTH = 2
-_ATTEMPT_LINKS = 4  # for taking over data shards, like `_LINKS` of pushes
 _SCANNED_SLOTS = 1 << 20  # in one block of `scan`
 
 
@@ -117,7 +116,9 @@ class RedisStore:
         )
         self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._count_limited)
         # On other connections, as a worker takes over a data shard while it still pushes another.
-        self._attempts = Pushes(reads, self._count_limited, links=_ATTEMPT_LINKS)
+        self._attempts = Pushes(reads, self._count_limited)
+        # Whoever pushes reads them, and does not wait until a pull is done.
+        self._watermarks = Pulls(writes)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
 
     @property
@@ -187,18 +188,23 @@ class RedisStore:
 
         They lack the previous push (see `PackedPush.previous`), which must be sent first. `only`,
         bool[partitions], selects the partitions to push to; those without slots only raise their watermark.
+        Call `fold_logs` afterwards, when nobody waits any longer for this push.
 
         Raises SupersededError if an attempt at the data shard has begun that is later than the token's.
         """
         push.slots = check_slots(push.slots, self.bits)
         return self.pushes.push(push, only)
 
+    def fold_logs(self) -> None:
+        """Fold the logs that pushes through this store have made long; raises as `push_packed` does."""
+        self.pushes.fold_logs()
+
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""
         return self._attempts.take_over(job, shard)
 
     def applied(self, job: str, shard: int) -> Int64:
-        return self.pulls.applied(job, shard)
+        return self._watermarks.applied(job, shard)
 
     def is_dense(self, slots: int) -> bool:
         """Whether requests for this many slots move ranges, so that leaving some out saves nothing."""

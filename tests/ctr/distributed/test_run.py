@@ -179,6 +179,20 @@ class TestClocks:
                 board.leases.expire(at_work)
             board.leases.expire(idle)
 
+    def test_long_logs_are_folded(self, job_data: Path, redis_url: str) -> None:
+        job, url = (
+            describe(job_data, consistency="ssp", filters=Filters(defer=1e9)),
+            parse_redis_url(redis_url),
+        )
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
+            board.create("folds", job.to_bytes(), shards=job.plan().shards)
+            worker = SspWorker(board, sessions_of(job, store, "folds"), source_of(job), job)
+            here = board.leases.register("here")
+            assert worker.run(here, lambda: False, Reports(lambda: b"", lambda _: None))
+            one_of_each = np.arange(0, 1 << store.bits, store.layout.pieces.size, dtype=np.uint32)
+            assert store.pull_packed(one_of_each).folds.min() >= 1
+
     def test_nobody_waits_for_a_worker_whose_last_push_arrives_while_it_asks_for_more(
         self, job_data: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import redis
 
 from ctr.ps import PackedPush, RedisStore, Token
 from ctr.ps.redis.pulls import Pulls
+from ctr.ps.wire import Link
 from tests.ps.breakable_redis import BreakableRedis
 from tests.ps.redis.stores import fold_all, opened
 from tests.ps.redis_servers import needs_redis
@@ -117,3 +120,19 @@ def test_pushes_of_others_are_no_reason_to_read_again(
     assert len(answers) == 8
     assert pulled.applied[0].tolist() == [0]
     other.close()
+
+
+def test_watermarks_are_read_while_a_pull_runs(store: RedisStore) -> None:
+    pulling, done = Event(), Event()
+
+    def pull(_: Link, __: Sequence[int]) -> list[int]:
+        pulling.set()
+        assert done.wait(10)
+        return []
+
+    with ThreadPoolExecutor(1) as pool:
+        pull_of_another_thread = pool.submit(store.pulls.model.fan_out.everywhere, [0], pull)
+        assert pulling.wait(10)
+        assert store.applied("job", 0).tolist() == [0]
+        done.set()
+        pull_of_another_thread.result()
