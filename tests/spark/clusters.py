@@ -16,6 +16,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.spark.java import java_options
+
 CTR = Path(sys.executable).with_name("ctr")
 LOCAL = "local[2,4]"  # as many attempts at a task as on a cluster
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
@@ -47,6 +49,7 @@ def environment(**settings: str) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
+        "JAVA_TOOL_OPTIONS": java_options(),
         **settings,
     }
 
