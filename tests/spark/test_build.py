@@ -10,11 +10,7 @@ from pathlib import Path
 import pytest
 
 from ctr.features.dataset import manifest_of
-from ctr.features.inputs import RemoteFolder
 from tests.ctr.datasets import rows_of_dataset
-from tests.ctr.jobs.splits.test_windows import SPEC as WINDOWS
-from tests.ctr.jobs.splits.test_windows import write_log as write_windowed_log
-from tests.features.inputs.s3_server import start_s3
 from tests.spark.clusters import (
     LOCAL,
     LOCAL_CLUSTER,
@@ -52,53 +48,6 @@ def test_the_data_set_is_that_of_one_process(
     )
     assert done.code == 0, done.err
     require_equal(out, hashed)
-
-
-def test_behind_a_uri(
-    logs: list[Path], hashed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = "s3://sets/logs.hashed"
-    monkeypatch.setenv("CTR_CACHE_DIR", str(tmp_path))
-    with start_s3() as server:
-        server.put("sets")
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        build = ("features", "build", "--spec", "criteo", *logs, "--engine", "spark", "--master", LOCAL)
-        for _ in range(2):  # the second replaces the first
-            done = run(*build, "--out", out, env=server.environment)
-            assert done.code == 0, done.err
-        assert rows_of_dataset(out) == rows_of_dataset(hashed)
-        names = {"manifest.json", "features.yaml", *(part.name for part in manifest_of(out).parts)}
-        assert RemoteFolder(out).names() == names
-
-
-def test_windows(tmp_path: Path) -> None:
-    spec, logs = tmp_path / "spec.yaml", [tmp_path / "1.csv", tmp_path / "2.csv"]
-    spec.write_text(WINDOWS)
-    for number, path in enumerate(logs):
-        write_windowed_log(path, 900, number, 1_700_000_000 + 360 * number)
-    skip = ("--on-bad-rows", "skip", "--max-bad-fraction", 0.5)
-    for name, words in {"one": (), "tasks": ("--engine", "spark", "--master", LOCAL)}.items():
-        out = tmp_path / name / "hashed"
-        done = run("features", "build", "--spec", spec, *logs, "--out", out, *skip, *words)
-        assert done.code == 0, done.err
-    require_equal(tmp_path / "tasks/hashed", tmp_path / "one/hashed")
-
-
-def test_what_a_spec_learns_is_what_one_process_learns(logs: list[Path], tmp_path: Path) -> None:
-    columns = ", ".join(["y", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))])
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        f'{{version: 1, source: {{format: delimited, delimiter: "\\t", header: false, columns: [{columns}]}},'
-        " label: y, fields: [{name: I1, type: number, transform: quantiles, buckets: 9, duplicates: drop},"
-        "{name: I2, type: number, transform: linear, steps: [zscore]},"
-        "{name: C1, type: category, min_count: 20}]}"
-    )
-    for name, words in {"one": (), "tasks": ("--engine", "spark", "--master", LOCAL)}.items():
-        done = run("features", "fit", "--spec", spec, *logs, "--out", tmp_path / name, *words)
-        assert done.code == 0, done.err
-    manifests = [(tmp_path / name / "manifest.json").read_text() for name in ("one", "tasks")]
-    assert manifests[0] == manifests[1]
 
 
 def attempts(folder: Path) -> set[Path]:

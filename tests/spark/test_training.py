@@ -113,31 +113,6 @@ def kill_in_the_middle(job: Ctr) -> None:
     os.kill(job.executors()[0], signal.SIGKILL)
 
 
-def test_raw_files_are_staged(logs: list[Path], hashed: Path, tmp_path: Path) -> None:
-    staging, spark = tmp_path / "staging", ("--engine", "spark", "--master", LOCAL)
-    words = ("--spec", "criteo", *_EMBEDDED, *spark, "--consistency", "bsp")
-    done = run("train", *logs, "--model", tmp_path / "raw", *words, "--staging", staging)
-    assert done.code == 0, done.err
-    assert list(staging.iterdir()) == []
-    done = run("train", *logs, "--model", tmp_path / "kept", *words, "--staging", staging, "--keep-staging")
-    assert done.code == 0, done.err
-    again = run(
-        "train",
-        staging / "training.hashed",
-        "--model",
-        tmp_path / "again",
-        *_EMBEDDED,
-        "--consistency",
-        "bsp",
-    )
-    assert again.code == 0, again.err
-    refused = run("train", *logs, "--model", tmp_path / "kept", *words, "--staging", staging)
-    assert (refused.code, refused.err.count("\n")) == (1, 1)
-    assert f"error: {staging / 'training.hashed'} already exists; train on it, remove it," in refused.err
-    weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("raw", "kept", "again")]
-    assert weights[0] == weights[1] == weights[2]
-
-
 def test_a_driver_that_is_killed_is_resumed(
     hashed: Path,
     locally: dict[str, dict[str, Any]],
