@@ -82,7 +82,7 @@ def test_executors_without_the_package(logs: list[Path], tmp_path: Path) -> None
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys; sys.modules['ctr'] = None\n")
     env = environment(PYSPARK_PYTHON=executors_python(tmp_path, f"export PYTHONPATH={folder}:$PYTHONPATH"))
-    said = refused(tmp_path / "x", logs, LOCAL_CLUSTER, env)
+    said = refused(tmp_path / "x", logs, LOCAL, env)
     assert said.startswith("Spark's executors cannot import 'ctr"), said
     assert said.endswith("install ctr on all machines, in the Python that PYSPARK_PYTHON names.")
 
@@ -95,6 +95,7 @@ def test_executors_with_other_code(logs: list[Path], tmp_path: Path) -> None:
     kernels = next(path for path in sorted(other.rglob("*.py")) if path.name.endswith(SOURCE_NAMES))
     kernels.write_text(kernels.read_text() + "# changed\n")
     env = environment(PYSPARK_PYTHON=executors_python(tmp_path, f"export PYTHONPATH={other}:$PYTHONPATH"))
+    # Of LOCAL, Python would find `ctr` in the folder where the tests run.
     said = refused(tmp_path / "x", logs, LOCAL_CLUSTER, env)
     assert said.startswith(
         "another version of ctr is installed here than at the driver; install the same one (on"
@@ -107,7 +108,7 @@ def test_an_output_folder_that_executors_do_not_share(logs: list[Path], tmp_path
     folder.mkdir()
     with_disk = f"unshare --mount sh -c 'mount -t tmpfs none {folder} && exec \"$@\"' sh"
     python = executors_python(tmp_path, "", with_disk)
-    said = refused(folder / "x", logs, LOCAL_CLUSTER, environment(PYSPARK_PYTHON=python))
+    said = refused(folder / "x", logs, LOCAL, environment(PYSPARK_PYTHON=python))
     assert "this machine does not see the driver's files there; give an output folder on" in said
 
 
