@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measure import alternate, ctr
 
 if TYPE_CHECKING:
+    from pyspark.ml.feature import FeatureHasher
     from pyspark.sql import DataFrame, SparkSession
 
 _MASTER = "local[2]"
 _PEER_ROWS = 100_000
-_BITS = 22
+_MOST_BITS = 22
 _COLUMNS = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
 
 
@@ -37,7 +38,7 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
     session = SparkSession.builder.master(_MASTER).config("spark.ui.enabled", "false")
     session = session.config("spark.ui.showConsoleProgress", "false")
     session = session.config("spark.driver.memory", "4g").config("spark.log.level", "ERROR").getOrCreate()
-    print(f"\nSpark on {_MASTER}: {rows:,} synthetic rows, 2**{_BITS} slots, medians of {rounds} turns")
+    print(f"\nSpark on {_MASTER}: {rows:,} synthetic rows, 2**{_bits(rows)} slots, medians of {rounds} turns")
     print(f"  {'':52}{'rows/s':>12}{'ratio':>8}  asked")
     try:
         _builds(folder, 4 * rows, rounds)  # a job of Spark takes 0.3 s, whatever it does
@@ -51,6 +52,22 @@ def measure(folder: Path, rows: int, rounds: int) -> None:
 def _row(what: str, rows: int, seconds: float, ratio: float | None = None, asked: str = "") -> None:
     shown = "" if ratio is None else f"{ratio:8.2f}"
     print(f"  {what:52}{rows / seconds:12,.0f}{shown}  {asked}")
+
+
+def _bits(rows: int) -> int:
+    """Of the slots of Spark ML, whose time for a few rows is otherwise that of its dense vectors."""
+    return min(rows.bit_length() + 4, _MOST_BITS)
+
+
+def _hasher(rows: int) -> FeatureHasher:
+    from pyspark.ml.feature import FeatureHasher
+
+    return FeatureHasher(
+        numFeatures=1 << _bits(rows),
+        inputCols=_COLUMNS[1:],
+        outputCol="features",
+        categoricalCols=_COLUMNS[1:],
+    )
 
 
 def _builds(folder: Path, rows: int, rounds: int) -> None:
@@ -77,14 +94,10 @@ def _builds(folder: Path, rows: int, rounds: int) -> None:
 
 def _transforms(session: SparkSession, table: Path, rows: int, rounds: int) -> None:
     """`ctr.spark.transform`, and Spark ML's FeatureHasher of the same columns."""
-    from pyspark.ml.feature import FeatureHasher
-
     import ctr as product
 
     frame = session.read.parquet(str(table))
-    hasher = FeatureHasher(
-        numFeatures=1 << _BITS, inputCols=_COLUMNS[1:], outputCol="features", categoricalCols=_COLUMNS[1:]
-    )
+    hasher = _hasher(rows)
     ours, peer = alternate(
         rounds,
         _timed(lambda: product.spark.transform(frame, "criteo")),
@@ -136,7 +149,6 @@ def _against_logistic_regression(session: SparkSession, folder: Path, table: Pat
     """Rows to model, from Parquet files, and scoring, beside Spark ML's LogisticRegression on fewer rows."""
     from pyarrow import parquet
     from pyspark.ml.classification import LogisticRegression
-    from pyspark.ml.feature import FeatureHasher
     from pyspark.ml.functions import vector_to_array
 
     import ctr as product
@@ -147,9 +159,7 @@ def _against_logistic_regression(session: SparkSession, folder: Path, table: Pat
     parquet.write_table(rows.slice(0, last), learnt, row_group_size=100_000)
     parquet.write_table(rows.slice(0, min(_PEER_ROWS, last)), of_peer, row_group_size=25_000)
     parquet.write_table(rows.slice(last), test)
-    hasher = FeatureHasher(
-        numFeatures=1 << _BITS, inputCols=_COLUMNS[1:], outputCol="features", categoricalCols=_COLUMNS[1:]
-    )
+    hasher = _hasher(rows.num_rows)
 
     def hashed(path: Path) -> DataFrame:
         frame = session.read.parquet(str(path))
