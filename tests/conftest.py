@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from benchmarks import measure
+from ctr.engines import forking
 from tests.command_line import cli, run_command
 from tests.ps.redis_servers import (
     cluster_url,
@@ -32,6 +33,8 @@ __all__ = [
 # A shell gives its background jobs a SIGINT that is ignored, and they pass it on: tests that interrupt a
 # process of their own would wait for ever. A handler here is a default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+forking.PROGRAM = "tests.loaded_ctr"  # what tests fork is there at once
 
 # How long an example takes says nothing: machines are busy, and kernels compile when they are first called.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

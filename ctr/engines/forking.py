@@ -28,6 +28,8 @@ from ctr.errors import CtrError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _READ_BYTES = 1 << 16  # at a time
+PROGRAM = "ctr"
+"""The module that runs a server; that of tests loads more."""
 
 
 class Forked:
@@ -94,7 +96,7 @@ class ForkServer:
         safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
         with theirs:
             popen = subprocess.Popen(
-                [sys.executable, *safe, "-m", "ctr", "workers", str(theirs.fileno())],
+                [sys.executable, *safe, "-m", PROGRAM, "workers", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

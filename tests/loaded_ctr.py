@@ -1,0 +1,26 @@
+"""`python -m tests.loaded_ctr workers FILE`: a fork server that has loaded commands, not only workers.
+
+Tests fork hundreds of commands from it, each of which would load them for itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ctr.cli.app import main
+from ctr.cli.commands import command_line
+
+for command in ("train", "serve", "features", "ps", "worker"):
+    command_line(command, listed=False)
+# Not `ctr.api.app`: Prometheus looks for other processes of a server when it is imported.
+for module in (
+    "ctr.api.connections",
+    "ctr.api.requests",
+    "ctr.jobs.training.distributed",
+    "ctr.jobs.training.job",
+    "ctr.weights",
+    "fastapi",
+    "fastapi_offline",
+):
+    import_module(module)
+main()
