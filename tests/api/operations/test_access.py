@@ -42,7 +42,7 @@ def test_tokens_and_labels(
     words = ("--tokens-file", tokens[0], "--admin-tokens-file", tokens[1], "--access-log", log)
     with (
         server_process("--registry", registry.place, *words) as (_, line),
-        httpx.Client(base_url=line.split()[-1]) as client,
+        httpx.Client(base_url=line.split()[-1], verify=False) as client,
     ):
         for wrong in ({}, bearer("predict-0123456780"), bearer("x"), {"authorization": f"Basic {TOKEN}"}):
             refused = client.post("/v1/predict", json=ROWS, headers=wrong)
@@ -189,7 +189,9 @@ def test_requests_through_a_unix_socket_are_drawn_for_the_canary(
     path = tmp_path / "ctr.sock"
     with (
         server_process("--registry", registry.place, "--canary", "50%", "--socket", path),
-        httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ctr") as client,
+        httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(path), verify=False), base_url="http://ctr"
+        ) as client,
     ):
         versions = [answered(client) for _ in range(40)]
         assert 5 < versions.count(load_model(models[1]).id) < 35
@@ -201,7 +203,9 @@ def test_a_unix_socket(model_dir: Path, cli: Cli, tmp_path: Path) -> None:
         with server_process(model_dir, "--socket", path) as (process, line):
             assert line.endswith(f" on unix:{path}\n")
             assert stat.S_IMODE(path.stat().st_mode) == 0o666, "a proxy may run as another user"
-            with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://ctr") as client:
+            with httpx.Client(
+                transport=httpx.HTTPTransport(uds=str(path), verify=False), base_url="http://ctr"
+            ) as client:
                 assert client.post("/v1/predict", json=ROWS).status_code == 200
             ended = cli("serve", "--model", model_dir, "--socket", path)
             assert "another server listens there" in ended.err

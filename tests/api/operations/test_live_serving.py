@@ -87,7 +87,7 @@ def test_what_is_trained_is_served_and_a_new_job_takes_its_place(streaming: Stre
     with streaming.training(additive=False) as command:
         streaming.trained()
         served = serving("--store", streaming.store_url, "--max-age", "2s")
-        with served as url, httpx.Client(base_url=url) as client:
+        with served as url, httpx.Client(base_url=url, verify=False) as client:
             seen = set[np.float32]()
             for _ in range(3):
                 streaming.append(5)
@@ -120,7 +120,7 @@ def test_weights_age_when_the_command_that_trains_them_is_killed(streaming: Stre
     with streaming.training(additive=False) as command:
         streaming.trained()
         served = serving("--store", streaming.store_url, "--max-age", "2s")
-        with served as url, httpx.Client(base_url=url) as client:
+        with served as url, httpx.Client(base_url=url, verify=False) as client:
             assert client.get("/readyz").json()["age_s"] < 2
             command.popen.kill()
             eventually(lambda: client.get("/readyz").status_code == 503)
@@ -199,10 +199,13 @@ def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) 
     published = load_model(streaming.model)
     words = ("--model", streaming.model, "--max-age", "2s")
     away = serving("--store", "redis://127.0.0.1:1/0?model=away", *words)
-    with away as url, httpx.Client(base_url=url) as client:
+    with away as url, httpx.Client(base_url=url, verify=False) as client:
         assert predict(client) == (list(published.predict(ROWS)), published.id)
         assert client.get("/readyz").status_code == 200
-    with serving("--store", streaming.store_url, *words) as url, httpx.Client(base_url=url) as client:
+    with (
+        serving("--store", streaming.store_url, *words) as url,
+        httpx.Client(base_url=url, verify=False) as client,
+    ):
         assert predict(client)[1] == published.id
         with streaming.training("--warm-start", streaming.model, additive=False) as again:
             eventually(lambda: predict(client)[1].startswith("live-"))

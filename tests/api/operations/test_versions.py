@@ -82,7 +82,7 @@ def test_another_version_takes_the_place_under_load(
     stop, seen, failures = threading.Event(), Counter[str](), []
 
     def ask() -> None:
-        with httpx.Client(base_url=served.url) as client:
+        with httpx.Client(base_url=served.url, verify=False) as client:
             while not stop.is_set():
                 try:
                     answer = client.post("/v1/predict", json={"rows": ROWS}).raise_for_status()
@@ -261,7 +261,7 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         assert line == f"serving model {load_model(models[0]).id} on {url}\n"
         registry.publish(models[1], ["stable"])
         process.popen.send_signal(signal.SIGHUP)  # it looks at once
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, verify=False) as client:
             until(lambda: answered(client) == load_model(models[1]).id)
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
