@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Sequence
 
@@ -35,6 +36,15 @@ __all__ = [
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 forking.PROGRAM = "tests.loaded_ctr"  # what tests fork is there at once
+
+# Collecting 5,000 tests makes half a million objects that stay: scanning them again and again takes seconds.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
 
 # How long an example takes says nothing: machines are busy, and kernels compile when they are first called.
 _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
