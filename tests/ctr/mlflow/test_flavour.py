@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tests.api.operations.test_versions import until, versions_of
 from tests.api.running import run_server
 
 pd = pytest.importorskip("pandas")
-pytest.importorskip("mlflow")
 pytestmark = [
+    pytest.mark.xdist_group("mlflow"),  # one process loads it
+    pytest.mark.skipif(find_spec("mlflow") is None, reason="no mlflow"),
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -75,6 +75,7 @@ def test_where_a_run_cannot_be_kept_nothing_is_trained(train: Train, tmp_path: P
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.xdist_group("mlflow")
 def test_mlflow_takes_settings_and_metrics(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
