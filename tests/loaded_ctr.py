@@ -10,10 +10,8 @@ from importlib import import_module
 from ctr.cli.app import main
 from ctr.cli.commands import command_line
 
-for command in ("train", "serve", "features", "ps", "worker"):
-    command_line(command, listed=False)
 # Not `ctr.api.app`: Prometheus looks for other processes of a server when it is imported.
-for module in (
+MODULES = (
     "ctr.api.connections",
     "ctr.api.requests",
     "ctr.jobs.training.distributed",
@@ -21,6 +19,11 @@ for module in (
     "ctr.weights",
     "fastapi",
     "fastapi_offline",
-):
-    import_module(module)
-main()
+)
+
+if __name__ == "__main__":  # processes that a fork starts anew import this module, too
+    for command in ("train", "serve", "features", "ps", "worker"):
+        command_line(command, listed=False)
+    for module in MODULES:
+        import_module(module)
+    main()
