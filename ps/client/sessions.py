@@ -226,9 +226,13 @@ class RedisSessions:
             self._log_slots()
 
     def fold_logs(self) -> None:
-        """Fold the logs that pushes have made long; call it once these are announced."""
+        """Fold logs that pushes have made long, until the next push waits; call it once these are announced.
+
+        If workers push faster than they fold, logs get longer than otherwise, but each fold takes all of one.
+        """
         with self._sending:
-            self.store.fold_logs()
+            while self.store.fold_logs() and not self._kept.unsent():
+                pass
 
     def flush(self) -> None:
         """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from time import time_ns
 
 import numpy as np
@@ -40,7 +41,7 @@ class Pushes:
         """`count_limited` gets the numbers of slots whose z, and whose n, were limited."""
         self.model = model
         self._count_limited = count_limited
-        self._long_logs: list[int] = []  # strings whose logs are to be folded
+        self._long_logs: dict[int, None] = {}  # the strings whose logs are to be folded, in this order
         slots = 1 << model.layout.partitions.bits
         self._fold_density = fold_density(slots, near=all(map(is_near, model.fan_out.url.hosts)))
 
@@ -88,18 +89,18 @@ class Pushes:
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
                 folds = request.facts.folds[i]
                 if is_to_fold(s, strings.size, self._fold_density, folds, size - appended, size):
-                    self._long_logs.append(s)
+                    self._long_logs[s] = None
 
         return self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
 
-    def fold_logs(self) -> None:
-        """Fold the logs that pushes have made long.
-
-        Those that others fold, or that are left, as when a worker dies, are folded when they are longer.
-        """
-        while self._long_logs:
-            long_logs, self._long_logs = self._long_logs, []
-            fold(self.model, sorted(set(long_logs)))
+    def fold_logs(self) -> bool:
+        """See `RedisStore.fold_logs`."""
+        some = list(islice(self._long_logs, len(self.model.fan_out.nodes.primaries())))
+        if some:
+            fold(self.model, some)
+        for string in some:
+            del self._long_logs[string]
+        return len(self._long_logs) > 0
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""

@@ -195,9 +195,13 @@ class RedisStore:
         push.slots = check_slots(push.slots, self.bits)
         return self.pushes.push(push, only)
 
-    def fold_logs(self) -> None:
-        """Fold the logs that pushes through this store have made long; raises as `push_packed` does."""
-        self.pushes.fold_logs()
+    def fold_logs(self) -> bool:
+        """Fold some of the logs that pushes through this store have made long, as many as there are nodes.
+
+        Returns whether there are more. Those that others fold, or that are never folded, as when a worker
+        dies, are folded by others when they are longer. Raises as `push_packed` does.
+        """
+        return self.pushes.fold_logs()
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""
