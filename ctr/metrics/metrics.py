@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ctr.arrays import arrow_array
 from ctr.errors import CtrError
 from ctr.metrics import kernels
 from ctr.metrics.curves import Curves, ReliabilityRow, curves_of, reliability_rows
@@ -126,7 +127,8 @@ class Metrics:
         used = self._used()
         facts = {_FORMAT: _VERSION, _SUMS: self._sums.astype("<f8").tobytes()}
         columns = [np.diff(used, prepend=0).astype(np.uint32), *self._bins[used].T.copy()]
-        bins = pa.record_batch(columns, schema=_BINS.with_metadata(facts))
+        arrays = [arrow_array(*each) for each in zip(columns, _BINS.types, strict=True)]
+        bins = pa.record_batch(arrays, schema=_BINS.with_metadata(facts))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(
             sink, bins.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
@@ -143,7 +145,8 @@ class Metrics:
         metrics = cls()
         try:
             with _stream(blob) as stream:
-                gaps, *columns = (column.to_numpy() for column in stream.read_all())
+                (bins,) = stream
+                gaps, *columns = map(np.from_dlpack, bins.columns)  # without pandas, like `arrow_array`
                 metrics._sums[:] = np.frombuffer(stream.schema.metadata[_SUMS], "<f8")
             metrics._bins[np.cumsum(gaps, dtype=np.int64)] = np.stack(columns, axis=1)
             if metrics._bins[:, kernels.EXAMPLES].sum() != metrics.examples:

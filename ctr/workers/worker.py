@@ -12,7 +12,6 @@ from secrets import token_hex
 from threading import Event
 
 import numpy as np
-import pyarrow as pa
 
 from ctr.errors import CtrError, StoreError
 from ctr.features import Batch, ExampleSource
@@ -83,14 +82,10 @@ def take_part(
 
 
 def warm_up_worker() -> None:
-    """Load what every worker needs: kernels for the default optimizer and hashed categories, and pandas.
-
-    PyArrow imports pandas, if it is installed, to convert its first array, which a worker's report has.
-    """
+    """Load the kernels from the cache for a job with the default optimizer and hashed categories."""
     warm_up_requests(_SOME_BITS)
     example = Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
     warm_up(example, _SOME_BITS, choose_optimizer({}), Learner(1.0))
-    pa.array(example.slots)
 
 
 def sessions_of(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ctr.arrays import arrow_array
 from ctr.features.batches import Chunk, FieldIds, field_id_dtype, slot_dtype
 from ctr.features.dataset import kernels
 from ctr.features.dataset.manifest import FORMAT_VERSION, DatasetManifest
@@ -51,8 +52,7 @@ def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
     """A column of one row that holds `array`, or null for None."""
     if array is None:
         return pa.nulls(1, type_)
-    # Of buffers, since `pa.array` loads pandas first, if it is there: 0.3 s.
-    values = pa.Array.from_buffers(type_.value_type, array.size, [None, pa.py_buffer(array)])
+    values = arrow_array(array, type_.value_type)
     offsets = np.array([0, array.size], np.int64)
     return pa.Array.from_buffers(type_, 1, [None, pa.py_buffer(offsets)], children=[values])
 
