@@ -175,6 +175,7 @@ class SspWorker:
         report = self._reports.due()
         push = shard.session.push(ready.pulled, delta, number)
         sent = sender.submit(self._send, sender, shards, ready, push, report)
+        sender.submit(self._fold, shards)
         self._timings.wait += perf_counter() - trained
         return sent
 
@@ -195,8 +196,15 @@ class SspWorker:
             return
         if shards.arrived(shard, number + 1, trained.clock + 1):
             self.examples += len(trained.next.chunk)
-        self._sessions.fold_logs()
         report()
+
+    def _fold(self, shards: ClaimedShards) -> None:
+        """Fold logs that this worker's pushes have made long, until the next push waits, or it has no more.
+
+        If it pushes faster than it folds, logs get longer than otherwise, but each fold takes all of one.
+        """
+        while shards.by_number and self._sessions.fold_logs():
+            pass
 
     def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:
         """The next chunk with its weights, as soon as it may start; `ahead`: while another trains."""

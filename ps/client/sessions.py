@@ -225,14 +225,13 @@ class RedisSessions:
                 self._send_next()
             self._log_slots()
 
-    def fold_logs(self) -> None:
-        """Fold logs that pushes have made long, until the next push waits; call it once these are announced.
+    def fold_logs(self) -> bool:
+        """Fold some logs that pushes have made long, once these are announced.
 
-        If workers push faster than they fold, logs get longer than otherwise, but each fold takes all of one.
+        Returns whether to go on: there are more, and no push waits.
         """
         with self._sending:
-            while self.store.fold_logs() and not self._kept.unsent():
-                pass
+            return self.store.fold_logs() and not self._kept.unsent()
 
     def flush(self) -> None:
         """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""
