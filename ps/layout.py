@@ -27,8 +27,10 @@ or 20 ms if its increments are added one by one."""
 
 SLOT_BYTES = 8
 
-_NEAR_FOLD_DENSITY, _FAR_FOLD_DENSITY = 8, 4
-_MOST_LOGGED = 1 << 24  # entries of all logs together, over a network, with more than one slot in 8
+FOLD_DENSITY = 8
+"""A log is folded when it has an entry for one in this many of the string's slots; the first time sooner.
+
+Its entries of 6 bytes, and up to 1 MiB that Redis allocates ahead, take 1.25 bytes per slot."""
 
 NEAR_DENSITY = 64
 """On the local machine, a request for at least one in this many slots of a range moves the whole range.
@@ -90,30 +92,10 @@ class Layout:
         return range(partition * self.per_partition, (partition + 1) * self.per_partition)
 
 
-def is_near(address: tuple[str, int]) -> bool:
-    """Whether a host and port are of the local machine."""
-    return address[0] in ("localhost", "::1") or address[0].startswith("127.")
-
-
 def density_of(address: tuple[str, int]) -> int:
     """The density from which requests to the node at this host and port move a whole range."""
-    return NEAR_DENSITY if is_near(address) else FAR_DENSITY
-
-
-def fold_density(slots: int, *, near: bool) -> int:
-    """A log is folded when it has an entry for one in this many of the string's slots; the first time sooner.
-
-    With one in 8, entries of 6 bytes, and up to 1 MiB that Redis allocates ahead, take 1.25 bytes per slot.
-    That is cheap on the local machine. Over a network, such folds are three quarters of all bytes: 8 slots
-    are read and written for each entry. So there the logs grow twice as long, unless `slots` are many, as
-    each worker also keeps its own entries.
-
-    Measured on 2 million rows with 2**22 slots and 2 workers: one in 8 takes 410 bytes per example, in 4 270,
-    in 2 200. Log loss is the same with one in 4, and 0.0011 higher with one in 2 and 6 workers.
-    """
-    if near:
-        return _NEAR_FOLD_DENSITY
-    return min(max(slots // _MOST_LOGGED, _FAR_FOLD_DENSITY), _NEAR_FOLD_DENSITY)
+    is_near = address[0] in ("localhost", "::1") or address[0].startswith("127.")
+    return NEAR_DENSITY if is_near else FAR_DENSITY
 
 
 def is_dense(offsets: Offsets, density: int) -> bool:

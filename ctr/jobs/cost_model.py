@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from ctr.learn import default_chunk
-from ctr.ps.layout import FAR_DENSITY, NEAR_DENSITY, SLOT_BYTES, Layout, fold_density
+from ctr.ps.layout import FAR_DENSITY, FOLD_DENSITY, NEAR_DENSITY, SLOT_BYTES, Layout
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.settings import Setting, Settings
 
@@ -96,11 +96,6 @@ class Workload(Settings):
     def slots(self) -> int:
         """Of the model."""
         return 1 << self.bits
-
-    @property
-    def fold_density(self) -> int:
-        """Logs are folded when they have an entry for one in this many slots."""
-        return fold_density(self.slots, near=self.cores is not None)
 
     @property
     def colliding(self) -> float:
@@ -243,7 +238,7 @@ def reading_pays(workers: int, logged: float, saved: float, costs: Costs) -> boo
 
 def _folded(workload: Workload, entries: float) -> float:
     """The share of a job that comes after logs are first folded, at 3/4 of their length."""
-    return max(1 - 0.75 * workload.slots / workload.fold_density / max(entries * workload.passes, 1.0), 0.0)
+    return max(1 - 0.75 * workload.slots / FOLD_DENSITY / max(entries * workload.passes, 1.0), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +278,7 @@ def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs)
         worker_us += read * costs.request_read_us + folded * costs.request_fold_us
         store_us += moved * costs.server_moved_us + slots.logged * costs.server_log_us
         store_us += read * costs.server_read_us + folded * costs.server_fold_us
-        fold_bytes = folded * workload.fold_density * SLOT_BYTES
+        fold_bytes = folded * FOLD_DENSITY * SLOT_BYTES
         out_bytes = moved * costs.moved_bytes + slots.logged * ENTRY_BYTES + fold_bytes
         in_bytes = moved * costs.reply_bytes + read * ENTRY_BYTES + fold_bytes
     return ChunkCosts(train_us / 1e6, read_us / 1e6, worker_us / 1e6, store_us / 1e6, out_bytes, in_bytes)
@@ -329,9 +324,7 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     }
     training_s = workload.passes * busy_s[bound] + first_s - paced_s.get(bound, one.store_s * share)
     span = workload.slots * SLOT_BYTES
-    unfolded = min(
-        slots.logged * workload.examples / chunk * workload.passes, workload.slots / workload.fold_density
-    )
+    unfolded = min(slots.logged * workload.examples / chunk * workload.passes, workload.slots / FOLD_DENSITY)
     node_ram = workload.slots * costs.slot_ram + unfolded * costs.entry_ram
     node_ram += span * costs.range_ram * workload.active_workers if slots.ranged else 0.0
     worker_ram = costs.worker_ram + unfolded / workload.active_workers * costs.own_log_ram

@@ -203,7 +203,7 @@ class SspWorker:
 
         If it pushes faster than it folds, logs get longer than otherwise, but each fold takes all of one.
         """
-        while shards.by_number and self._sessions.fold_logs():
+        while shards.by_number and self._sessions.fold_log():
             pass
 
     def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:

@@ -225,13 +225,13 @@ class RedisSessions:
                 self._send_next()
             self._log_slots()
 
-    def fold_logs(self) -> bool:
-        """Fold some logs that pushes have made long, once these are announced.
+    def fold_log(self) -> bool:
+        """Fold a log that pushes have made long, once these are announced.
 
         Returns whether to go on: there are more, and no push waits.
         """
         with self._sending:
-            return self.store.fold_logs() and not self._kept.unsent()
+            return self.store.fold_log() and not self._kept.unsent()
 
     def flush(self) -> None:
         """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""

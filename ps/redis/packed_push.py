@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps.layout import Offsets
+from ctr.ps.layout import FOLD_DENSITY, Offsets
 from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries, encode_entries
 from ctr.ps.partitions import Int64, Slots
 from ctr.ps.store import Token
@@ -130,7 +130,7 @@ def entries_from(raw: NDArray[np.uint8]) -> Entries:
     return entries
 
 
-def is_to_fold(string: int, size: int, density: int, folds: int, before: int, after: int) -> bool:
+def is_to_fold(string: int, size: int, folds: int, before: int, after: int) -> bool:
     """Whether the push that appends bytes `before` to `after` to a log must fold it.
 
     The push that makes the log long enough folds it. In case its worker dies, so does the one that makes it
@@ -138,9 +138,9 @@ def is_to_fold(string: int, size: int, density: int, folds: int, before: int, af
 
     All logs grow at the same rate; if all were folded at the same moment, the next push would wait for
     seconds. So the first folding of a log comes sooner, from half the length on, and differs from string to
-    string. The string has `size` slots; for `density` see `fold_density`.
+    string. The string has `size` slots.
     """
-    entries = max(size // density, _LEAST)
+    entries = max(size // FOLD_DENSITY, _LEAST)
     eighth = entries // 8 * ENTRY_BYTES
     first = 0 if folds else entries // 2 * (-string % _SPREAD) // _SPREAD
     longest = (entries - first) * ENTRY_BYTES

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from time import time_ns
 
 import numpy as np
 
 from ctr.errors import StoreError, named
-from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of, fold_density, is_near
+from ctr.ps.layout import OPTIMISTIC, RANGES_TOGETHER, density_of
 from ctr.ps.log_kernels import ENTRY_BYTES
 from ctr.ps.partitions import Bools, Int64
 from ctr.ps.redis.fold import fold
@@ -42,8 +41,6 @@ class Pushes:
         self.model = model
         self._count_limited = count_limited
         self._long_logs: dict[int, None] = {}  # the strings whose logs are to be folded, in this order
-        slots = 1 << model.layout.partitions.bits
-        self._fold_density = fold_density(slots, near=all(map(is_near, model.fan_out.url.hosts)))
 
     def push(self, push: PackedPush, only: Bools | None) -> list[int]:
         """See `RedisStore.push_packed`; its slots are checked already."""
@@ -87,18 +84,16 @@ class Pushes:
             for i, size in request.log_bytes.items():
                 s = p * k + i
                 appended = int(log_cuts[s + 1] - log_cuts[s]) * ENTRY_BYTES
-                folds = request.facts.folds[i]
-                if is_to_fold(s, strings.size, self._fold_density, folds, size - appended, size):
+                if is_to_fold(s, strings.size, request.facts.folds[i], size - appended, size):
                     self._long_logs[s] = None
 
         return self._everywhere(np.flatnonzero(where).tolist(), request, push.token, note)
 
-    def fold_logs(self) -> bool:
-        """See `RedisStore.fold_logs`."""
-        some = list(islice(self._long_logs, len(self.model.fan_out.nodes.primaries())))
-        if some:
-            fold(self.model, some)
-        for string in some:
+    def fold_log(self) -> bool:
+        """See `RedisStore.fold_log`."""
+        string = next(iter(self._long_logs), None)
+        if string is not None:
+            fold(self.model, [string])
             del self._long_logs[string]
         return len(self._long_logs) > 0
 

@@ -188,20 +188,20 @@ class RedisStore:
 
         They lack the previous push (see `PackedPush.previous`), which must be sent first. `only`,
         bool[partitions], selects the partitions to push to; those without slots only raise their watermark.
-        Call `fold_logs` afterwards, when nobody waits any longer for this push.
+        Call `fold_log` afterwards, when nobody waits any longer for this push.
 
         Raises SupersededError if an attempt at the data shard has begun that is later than the token's.
         """
         push.slots = check_slots(push.slots, self.bits)
         return self.pushes.push(push, only)
 
-    def fold_logs(self) -> bool:
-        """Fold some of the logs that pushes through this store have made long, as many as there are nodes.
+    def fold_log(self) -> bool:
+        """Fold a log that pushes through this store have made long; returns whether there are more.
 
-        Returns whether there are more. Those that others fold, or that are never folded, as when a worker
-        dies, are folded by others when they are longer. Raises as `push_packed` does.
+        One that is not folded, as when a worker dies, is folded by others when it is longer. Raises as
+        `push_packed` does.
         """
-        return self.pushes.fold_logs()
+        return self.pushes.fold_log()
 
     def take_over(self, job: str, shard: int) -> tuple[int, Int64]:
         """See `Store.take_over`; also raises StoreError if others keep beginning attempts at the shard."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr.ps.layout import LARGEST_STRING_BITS, fold_density, is_near
+from ctr.ps.layout import LARGEST_STRING_BITS
 from ctr.ps.log_kernels import ENTRY_BYTES, OFFSET_BITS, decode_entries, encode_entries
 from ctr.ps.redis.packed_push import entries_of, is_to_fold
 from tests.reference import fixed_point
@@ -55,7 +55,7 @@ def test_every_offset_of_a_partition_has_room() -> None:
 @pytest.mark.parametrize(("size", "longest"), [(2**21, 2**18), (1024, 128), (2, 16)])
 def test_one_of_those_who_append_folds(size: int, longest: int) -> None:
     def folds(before: int, after: int) -> bool:
-        return is_to_fold(5, size, 8, 1, before * ENTRY_BYTES, after * ENTRY_BYTES)
+        return is_to_fold(5, size, 1, before * ENTRY_BYTES, after * ENTRY_BYTES)
 
     assert not folds(0, longest - 1)
     assert not folds(longest - 1, longest - 1)
@@ -67,18 +67,10 @@ def test_one_of_those_who_append_folds(size: int, longest: int) -> None:
     assert folds(longest + eighth - 1, longest + eighth)
 
 
-def test_logs_grow_longer_over_a_network_unless_they_would_be_large() -> None:
-    assert [fold_density(1 << bits, near=False) for bits in (10, 22, 26, 27, 40)] == [4, 4, 4, 8, 8]
-    assert {fold_density(1 << bits, near=True) for bits in (10, 40)} == {8}
-    assert [is_near((host, 6379)) for host in ("localhost", "127.0.0.2", "::1", "10.0.0.1")] == [True] * 3 + [
-        False
-    ]
-
-
 def test_the_first_folds_of_partitions_are_apart() -> None:
     def folds_from(partition: int) -> int:
         lengths = range(2**9, 2**18 + 1, 2**9)
-        return next(each for each in lengths if is_to_fold(partition, 2**21, 8, 0, 0, each * ENTRY_BYTES))
+        return next(each for each in lengths if is_to_fold(partition, 2**21, 0, 0, each * ENTRY_BYTES))
 
     found = [folds_from(partition) for partition in range(64, 128)]
     assert len(set(found)) == 64

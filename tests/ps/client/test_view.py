@@ -358,7 +358,7 @@ def test_what_is_deferred_shows_at_once_and_is_folded_in_the_end(redis_url: str)
     for shard in range(4):
         expected.train(worker, store, shard, chunks_of(16, [900] * 4, 1), clock=4 * shard)
         worker.wait_replicated()
-        while worker.fold_logs():
+        while worker.fold_log():
             pass
     assert (worker.counts.pushed, worker.counts.deferred_small) == (0, worker.counts.wanted)
     folds = store.pull_packed(np.arange(0, 1 << 16, 1024, dtype=np.uint32)).folds

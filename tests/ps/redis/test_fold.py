@@ -56,7 +56,7 @@ class Pusher:
         self.store.push_packed(
             PackedPush(pushed, np.ones(pushed.size, np.int64), token, logged=logged, folds=folds)
         )
-        self.store.fold_logs()
+        self.store.fold_log()
         self.log.put(logged, folds)
         self.sums[pushed] += 1
         self.sums[slots] += 3
@@ -219,12 +219,12 @@ def test_a_push_whose_fold_meets_new_facts_again_and_again_has_arrived(
         _, folder = open_through(on_data=meddle)
         busy = True
         folder.push_packed(PackedPush(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 0), logged=long))
-        folder.fold_logs()
+        folder.fold_log()
         assert 1 < tries < 5
         assert client.strlen(folder.keys.log(0)) == 6 * long.slots.size
         assert not client.exists(folder.keys.folding(0))
         busy = False
         folder.push_packed(PackedPush(EVERYTHING[:0], np.empty(0, np.int64), Token("job", 1, 1), logged=long))
-        folder.fold_logs()
+        folder.fold_log()
         assert client.strlen(folder.keys.log(0)) == 0
     assert folder.pull_packed(long.slots).packed.tolist() == [2] * long.slots.size

@@ -130,7 +130,7 @@ class TestPacked:
                     slots[:0], increments[:0], Token("job", 0, number), logged=Logged(slots, increments)
                 )
             )
-            store.fold_logs()
+            store.fold_log()
         everything = np.arange(1 << 14, dtype=np.uint32)
         assert store.pull_packed(everything[:1]).folds[0] == 2
         feed = LogReader(store.pulls.model)
