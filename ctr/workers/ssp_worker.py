@@ -199,11 +199,11 @@ class SspWorker:
         report()
 
     def _fold(self, shards: ClaimedShards) -> None:
-        """Fold logs that this worker's pushes have made long, until the next push waits, or it has no more.
+        """Fold logs that this worker's pushes have made long, until the next push waits or none will follow.
 
         If it pushes faster than it folds, logs get longer than otherwise, but each fold takes all of one.
         """
-        while shards.by_number and self._sessions.fold_log():
+        while shards.by_number and not self._failed and self._sessions.fold_log():
             pass
 
     def _next(self, shards: ClaimedShards, sender: Background, *, ahead: bool) -> _Ready | NoChunk:

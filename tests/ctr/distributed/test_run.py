@@ -18,7 +18,7 @@ import pytest
 
 from ctr.cli.ps.status import look
 from ctr.distributed.run import StoreSettings, adopt, train_distributed
-from ctr.errors import DataError, ModelError, StoreError
+from ctr.errors import CtrError, DataError, ModelError, StoreError
 from ctr.features import FeatureSpec
 from ctr.jobs.training.distributed import describe_job
 from ctr.jobs.training.setup import set_up
@@ -192,6 +192,37 @@ class TestClocks:
             assert worker.run(here, lambda: False, Reports(lambda: b"", lambda _: None))
             one_of_each = np.arange(0, 1 << store.bits, store.layout.pieces.size, dtype=np.uint32)
             assert store.pull_packed(one_of_each).folds.max() >= 1
+
+    def test_a_worker_that_fails_folds_nothing_more(
+        self, job_data: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job, url, folded = describe(job_data, consistency="ssp"), parse_redis_url(redis_url), Event()
+
+        class Failing(Learner):
+            def learn(self, *arguments, **settings):
+                if folded.is_set():
+                    raise CtrError("it fails")
+                return super().learn(*arguments, **settings)
+
+        def fold_log() -> bool:
+            folded.set()
+            return not over.wait(0.01)  # there is always more
+
+        facts = {"bits": job.feature_spec().bits, "width": Ftrl.width, "facts": job.facts()}
+        with closing(RedisStore(url, **facts)) as store, closing(JobBoard(url)) as board:
+            board.create("fails", job.to_bytes(), shards=job.plan().shards)
+            sessions, over = sessions_of(job, store, "fails"), Event()
+            monkeypatch.setattr(sessions, "fold_log", fold_log)
+            worker = SspWorker(board, sessions, source_of(job), job)
+            worker.learner = Failing(job.safe_adding)
+            here, reports = board.leases.register("here"), Reports(lambda: b"", lambda _: None)
+            with ThreadPoolExecutor(1) as pool:
+                ran = pool.submit(worker.run, here, lambda: False, reports)
+                try:
+                    with pytest.raises(CtrError, match="it fails"):
+                        ran.result(20)
+                finally:
+                    over.set()
 
     def test_nobody_waits_for_a_worker_whose_last_push_arrives_while_it_asks_for_more(
         self, job_data: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
