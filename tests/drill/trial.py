@@ -164,7 +164,8 @@ class Trial:
             outcome=run / "outcome",
         )
         workers = self._job.workers + (self._round.remote and not self._job.ranks)
-        pace_s = self._paced_s * workers / chunks_of(self._job) if number == 1 else 0.0
+        # A resumed run is faster, but not over before its first checkpoint.
+        pace_s = self._paced_s * workers / chunks_of(self._job) / number
         remote = self._round.remote and number == 1
         self._processes.append(JobProcess(run, order, pace_s=pace_s, remote=remote))
         self.verdict.runs = number
