@@ -115,10 +115,8 @@ class RedisStore:
             RedisModel(each, self.keys, self.layout, incarnation) for each in (self._reads, self._writes)
         )
         self.pulls, self.pushes = Pulls(reads), Pushes(writes, self._count_limited)
-        # On other connections, as a worker takes over a data shard while it still pushes another.
-        self._attempts = Pushes(reads, self._count_limited)
-        # Whoever pushes reads them, and does not wait until a pull is done.
-        self._watermarks = Pulls(writes)
+        # A worker takes over a data shard while it pushes another, and reads watermarks while it pulls.
+        self._attempts, self._watermarks = Pushes(reads, self._count_limited), Pulls(writes)
         self.replicas, self.dumps = Replicas(writes), Dumps(reads, writes)
 
     @property
