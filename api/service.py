@@ -105,6 +105,7 @@ class Service:
         self._lists = len(spec.list_columns)
         several = any(field.several for field in spec.all_fields)
         self._inline_bytes = INLINE_LIST_BYTES if several else INLINE_BYTES
+        self._brief_bytes = min(self._inline_bytes, limits.body_bytes)
         self._large_bodies = asyncio.Semaphore(limits.large_bodies)
         # More threads would be no faster, and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
@@ -193,7 +194,7 @@ class Service:
 
     def predict_now(self, body: bytes) -> bytes | None:
         """The answer to JSON rows if it takes next to no time; otherwise None, and `predict_json` answers."""
-        if not self._ready or self.model.spec.windows or len(body) > self.limits.body_bytes:
+        if not self._ready or self.model.spec.windows or len(body) > self._brief_bytes:
             return None
         try:
             return self.predict(body, INLINE_FEATURES)

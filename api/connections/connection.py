@@ -26,7 +26,8 @@ LINGER_S, _CHECK_S = 1.0, 0.05
 answered, and the answers announce that the connection closes. Then a connection is closed unless part of a
 request has arrived, which is checked again after the second time."""
 
-_CLOSE = (b"connection", b"close")
+CLOSE = (b"connection", b"close")
+"""The header of all answers once the server stops."""
 _DETAIL = b'{"detail":"every connection of this server is in use; try again"}'
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
@@ -59,6 +60,8 @@ class Bounded(_Protocol):
         self._header_s = header_s
         self._deadline: asyncio.TimerHandle | None = None
         self._waits_since = self.loop.time()
+        self._has_answers = False
+        """Whether a request was answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -72,7 +75,7 @@ class Bounded(_Protocol):
             transport.close()
             return
         self._start_deadline()
-        if _CLOSE in self.server_state.default_headers:  # it was set up while the server began to stop
+        if CLOSE in self.server_state.default_headers:  # it was set up while the server began to stop
             self.shutdown()
 
     def _on_tls(self, transport: asyncio.Transport | None, first: bytes) -> None:
@@ -89,8 +92,8 @@ class Bounded(_Protocol):
         super().data_received(data)  # ends the timer of an idle connection
         if not self._waits:
             self._stop_deadline()
-        elif self._deadline is None:  # part of a header, or of a body that its answer did not wait for
-            self._start_deadline()
+        elif self._deadline is None and (self._has_part or self.timeout_keep_alive_task is None):
+            self._start_deadline()  # part of a header, or of a body that its answer did not wait for
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_deadline()
@@ -98,8 +101,10 @@ class Bounded(_Protocol):
 
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
+        self._has_answers = True
+        self._stop_deadline()
         super().on_response_complete()
-        if self._waits and self._has_part and self._deadline is None:
+        if self._waits and self._has_part:
             self._start_deadline()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -108,8 +113,8 @@ class Bounded(_Protocol):
 
     def shutdown(self) -> None:
         """Answer requests until the connection ends, announcing that it closes."""
-        if _CLOSE not in self.server_state.default_headers:
-            self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
+        if CLOSE not in self.server_state.default_headers:
+            self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
         if not self._waits and not self.cycle.response_started:
             self.cycle.default_headers = self.server_state.default_headers
         self._waits_since = self.loop.time()
@@ -141,7 +146,7 @@ class Bounded(_Protocol):
         others = [c for c in self.connections if isinstance(c, Bounded) and c._waits and c is not self]
         if not others:
             return False
-        freed = min(others, key=lambda c: (c.cycle is not None, c._waits_since))
+        freed = min(others, key=lambda c: (c._has_answers, c._waits_since))
         freed.transport.abort()
         self.connections.discard(freed)  # already now: the end of a TLS handshake takes a moment
         return True

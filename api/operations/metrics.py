@@ -56,6 +56,8 @@ class ServingMetrics:
             ["path"],
             buckets=_LATENCIES_S,
         )
+        self._counted: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        """Cached, as looking these up takes longer than counting."""
         self._under_way = gauge(
             "ctr_requests_under_way", "Requests not yet answered.", multiprocess_mode="livesum"
         )
@@ -145,10 +147,6 @@ class ServingMetrics:
     def counting(self, app: ASGIApp, paths: frozenset[str]) -> ASGIApp:
         """`app` with its requests counted: by path for these paths, the others together."""
 
-        # Cached, as looking a child up takes longer than counting.
-        children: dict[tuple[str, str], Counter] = {}
-        latencies: dict[str, Histogram] = {}
-
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
@@ -167,13 +165,17 @@ class ServingMetrics:
                 await app(scope, receive, sending)
             finally:
                 self._under_way.dec()
-                if (path, status) not in children:
-                    children[path, status] = self._requests.labels(path, status)
-                    latencies[path] = self._latency.labels(path)
-                children[path, status].inc()
-                latencies[path].observe(perf_counter() - began)
+                self.count(path, status, perf_counter() - began)
 
         return counted
+
+    def count(self, path: str, status: str, seconds: float) -> None:
+        """Count a request that was answered."""
+        if (path, status) not in self._counted:
+            self._counted[path, status] = self._requests.labels(path, status), self._latency.labels(path)
+        requests, latency = self._counted[path, status]
+        requests.inc()
+        latency.observe(seconds)
 
 
 class FieldMetrics:

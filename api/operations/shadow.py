@@ -56,11 +56,12 @@ class Shadow:
             elif answered:
                 answer.extend(message.get("body", b""))
                 if not message.get("more_body"):
-                    self._predict_later(service, bytes(body), bytes(answer))
+                    self.predict_later(service, bytes(body), bytes(answer))
 
         return receiving, sending
 
-    def _predict_later(self, service: Comparing, body: bytes, answer: bytes) -> None:
+    def predict_later(self, service: Comparing, body: bytes, answer: bytes) -> None:
+        """Let `service` predict the rows of a request that was answered."""
         if not self._places.acquire(blocking=False):
             self._leave_out("busy")
             return

@@ -11,7 +11,6 @@ from ctr.api.requests.body import (
     decompressed,
     read_body,
     setting_of,
-    too_slow,
 )
 from ctr.api.requests.json_rows import JsonRows, UnknownFields, parse_rows, require_brief
 from ctr.api.requests.open_inference import OUTPUT, InferRequest, read_infer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import random
+import selectors
 import signal
 import socket
 import subprocess
@@ -234,38 +234,49 @@ def _predict_table(model_dir: Path, table: pa.Table) -> float:
 
 
 def timed(port: int, load: Load) -> tuple[Sequence[float], float]:
-    """Latencies of requests sent for `SECONDS`, and how long that was; this process is the client."""
+    """Latencies of requests sent for `SECONDS`, and how long that was; this process is the client.
+
+    It shares the machine with the servers, so it does as little as a client can: blocking reads of the
+    connections that have an answer.
+    """
     latencies: list[float] = []
 
-    async def client(until: float) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-        message = load.message
-        while (began := perf_counter()) < until:
-            writer.write(message)
-            head = await reader.readuntil(b"\r\n\r\n")
-            if not head.startswith(b"HTTP/1.1 200"):
-                sys.exit(f"refused: {head!r} {await reader.read(500)!r}")
-            size = head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]
-            await reader.readexactly(int(size))
-            latencies.append(perf_counter() - began)
-        writer.close()
-        await writer.wait_closed()
-
-    async def clients(seconds: float) -> float:
-        began = perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(load.connections):
-                group.create_task(client(began + seconds))
-        return perf_counter() - began
-
     def run(seconds: float) -> float:
-        try:
-            from uvloop import new_event_loop
-        except ImportError:
-            return asyncio.run(clients(seconds))
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(clients(seconds))
+        with ExitStack() as opened:
+            selector = opened.enter_context(selectors.DefaultSelector())
+            began = perf_counter()
+            for _ in range(load.connections):
+                connection = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                selector.register(connection, selectors.EVENT_READ, [perf_counter()])
+                connection.sendall(load.message)
+            under_way = load.connections
+            while under_way:
+                for key, _ in selector.select():
+                    assert isinstance(key.fileobj, socket.socket)
+                    _read_answer(key.fileobj)
+                    now = perf_counter()
+                    latencies.append(now - key.data[0])
+                    if now < began + seconds:
+                        key.data[0] = now
+                        key.fileobj.sendall(load.message)
+                    else:
+                        under_way -= 1
+            return perf_counter() - began
 
     run(SECONDS / 5)
     latencies.clear()
     return latencies, run(SECONDS)
+
+
+def _read_answer(connection: socket.socket) -> None:
+    """Read one answer as a whole. Ends the program if it is a refusal."""
+    head, _, body = connection.recv(1 << 16).partition(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        sys.exit(f"refused: {head!r} {body!r}")
+    rest = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]) - len(body)
+    while rest > 0:
+        piece = connection.recv(min(rest, 1 << 20))
+        if not piece:
+            sys.exit("an answer ended too soon")
+        rest -= len(piece)
