@@ -13,7 +13,7 @@ from hmac import compare_digest
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
@@ -21,8 +21,6 @@ from ctr.errors import CtrError
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
-
-    from ctr.api.operations.versions import Versions
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +96,19 @@ class Tokens:
         self._tokens, self._file_state = [token.encode() for token in tokens], state
 
 
+class _Application(Protocol):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def answer_now(self, scope: Scope, body: bytes) -> tuple[Headers, bytes] | None: ...
+
+
 class Access:
     """An application that only requests with a valid token reach, if there are tokens.
 
     Each answer carries the request's `x-request-id`, or a new one.
     """
 
-    def __init__(self, app: Versions, tokens: Tokens, admin: Tokens, log: Path | None) -> None:
+    def __init__(self, app: _Application, tokens: Tokens, admin: Tokens, log: Path | None) -> None:
         """`log`: the file to log requests to; `-`: standard error."""
         self._app, self._tokens, self._admin = app, tokens, admin
         self._log = None if log is None else _Log(log)
