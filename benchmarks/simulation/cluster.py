@@ -18,11 +18,12 @@ _HASH_SLOTS = 1 << 14
 _ENTRY_BYTES = 6
 _ELEMENTS = {b"HGETALL", b"ZRANGE", b"ZDIFF"}
 """Commands whose answers grow with the number of workers."""
+_OF_STRINGS = {b"BITFIELD", b"BITFIELD_RO", b"APPEND"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What things take, in seconds, and how many slots a simulated one stands for."""
+    """What things take, in seconds, and how many slots and strings a simulated one stands for."""
 
     latency_s: float
     byte_s: float
@@ -36,6 +37,11 @@ class Terms:
     pulled_each: float
     added_each: float
     logged_each: float
+    strings_each: int
+
+    def further_commands(self, name: bytes) -> int:
+        """For how many more than itself a command stands: there is one for each string."""
+        return self.strings_each - 1 if name in _OF_STRINGS else 0
 
 
 class Process:
@@ -98,12 +104,13 @@ class Node:
         name, *arguments = words
         answer = getattr(self.commands, name.decode().lower())(*arguments)
         reply, terms = _encoded(answer), self.terms
+        further_s = terms.further_commands(name) * terms.server_command_s
         if name in (b"BITFIELD", b"BITFIELD_RO"):
             each = terms.added_each if name == b"BITFIELD" else terms.pulled_each
-            return Done(reply, len(answer) * each * terms.server_slot_s, len(reply) * each)
+            return Done(reply, further_s + len(answer) * each * terms.server_slot_s, len(reply) * each)
         if name == b"APPEND":
             entries = len(arguments[1]) / _ENTRY_BYTES * terms.logged_each
-            return Done(reply, entries * terms.server_entry_s, len(reply))
+            return Done(reply, further_s + entries * terms.server_entry_s, len(reply))
         elements = len(answer) if name in _ELEMENTS else 0
         return Done(reply, elements * terms.server_element_s, len(reply), elements)
 
@@ -126,6 +133,7 @@ class Socket:
         seconds = len(request) * terms.worker_command_s
         size = float(sum(map(len, parts)))
         for name, *words in request:
+            seconds += terms.further_commands(name) * terms.worker_command_s
             if name == b"BITFIELD":
                 slots = len(words) // 4
                 seconds += slots * terms.added_each * terms.worker_slot_s

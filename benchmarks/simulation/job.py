@@ -14,6 +14,7 @@ real_time = time.perf_counter
 virtual_time.install()
 
 import argparse
+import gc
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from ctr.jobs.cost_model import Costs, Workload, chunk_costs, chunk_slots, estim
 from ctr.learn import ALL_ROWS, Learner
 from ctr.ps import Filters, JobBoard, RedisSessions, RedisStore, parse_redis_url
 from ctr.ps.client import PUSH, SMALL
+from ctr.ps.layout import Layout
 from ctr.ps.log_kernels import ENTRY_BYTES, decode_entries
 from ctr.ps.wire import Keys
 from ctr.workers.data_plan import DataPlan
@@ -72,12 +74,16 @@ class SimulatedJob:
     """Each chunk has two slots in every string of the store, which stand for as many as the plan expects:
     one whose change is added to the state at once, and one whose change goes to a log."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, strings_each: int = 1) -> None:
+        """`strings_each`: how many strings of a partition a simulated one stands for, a power of two."""
         self.workload = workload
         terms, slots = _COSTS, chunk_slots(workload, workload.chunk, _COSTS)
         assert not slots.ranged
         self.costs = chunk_costs(workload, workload.chunk, slots, terms)
-        self.strings = workload.layout.strings
+        simulated_bits = workload.bits - strings_each.bit_length() + 1
+        layout = Layout.for_nodes(simulated_bits, workload.nodes)
+        assert layout.partitions.count == workload.layout.partitions.count
+        self.strings = layout.strings
         strings = self.strings.count
         self._unique_s = slots.unique / strings / 2 * terms.request_slot_us / 1e6
         self.cluster = Cluster(
@@ -95,6 +101,7 @@ class SimulatedJob:
                 pulled_each=slots.pulled / strings / 2,
                 added_each=slots.added / strings,
                 logged_each=slots.logged / strings,
+                strings_each=strings_each,
             ),
         )
         self.cluster.install()
@@ -246,15 +253,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("workers", "nodes", "bits", "chunks"):
         parser.add_argument(name, type=int)
+    parser.add_argument("strings_each", type=int, nargs="?", default=1)
     o = parser.parse_args()
     seed(7)  # of pauses between tries
+    gc.disable()  # a large heap, in which little is ever free
     began = real_time()
     chunk, examples = 1 << 20, o.chunks * o.workers << 20
     # As of 10**11 examples with 4 * 10**9 features.
     workload = Workload(
         features=examples // 25, examples=examples, workers=o.workers, nodes=o.nodes, bits=o.bits, chunk=chunk
     )
-    job = SimulatedJob(workload)
+    job = SimulatedJob(workload, o.strings_each)
     job.run()
     print(json.dumps(job.outcome() | {"real_seconds": real_time() - began}))
 

@@ -19,6 +19,8 @@ class Size:
     bits: int
     chunks: int
     """Of each worker."""
+    strings_each: int = 1
+    """How many strings of a partition a simulated one stands for."""
 
 
 SIZES: Sequence[Size] = (
@@ -49,7 +51,7 @@ def measure(sizes: Sequence[Size] = SIZES) -> None:
 
 def run(size: Size) -> dict[str, Any]:
     """Simulate a job, in a process of its own, whose clocks are virtual."""
-    words = [size.workers, size.nodes, size.bits, size.chunks]
+    words = [size.workers, size.nodes, size.bits, size.chunks, size.strings_each]
     command = [sys.executable, "-m", "benchmarks.simulation.job", *map(str, words)]
     outcome: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return outcome
