@@ -18,7 +18,7 @@ INSTALL := install() { $(UV) "$$@" 2>/dev/null || $(PIP) "$$@"; }; install
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help install demo live test spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers bench-simulate drill serve-drill hosts wheel clean
+.PHONY: help install demo live test slow spark fuzz kernels kernels-checked kernels-python check format bench bench-serve bench-live bench-serve-peers bench-ps bench-wide bench-features bench-spark bench-peers bench-simulate drill serve-drill hosts wheel clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,8 +31,11 @@ demo: $(VENV)/.demo ## Make a click log, train on it, evaluate, serve one predic
 live: $(VENV)/.ctr ## A model that learns from what it serves, beside one that does not, while the truth changes (4 min)
 	$(BIN)/python examples/live.py
 
-test: $(VENV)/.test ## Run all tests but those with Spark
-	$(PYTEST) --ignore tests/spark
+test: $(VENV)/.test ## Run all tests but slow ones and those with Spark
+	$(PYTEST) -m 'not slow' --ignore tests/spark
+
+slow: $(VENV)/.test ## The slow tests: real data, all benchmarks in small, faults in turn, deployments (about 3 minutes)
+	$(PYTEST) -m slow --ignore tests/spark
 
 # One after the other: each has a Spark of its own, and some kill executors.
 spark: $(VENV)/.spark ## Tests with Apache Spark, which this installs (450 MB; needs Java 17)

@@ -19,6 +19,7 @@ from benchmarks.training import lbfgs, startup
 from ctr.jobs.cost_model import Workload
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # some thirty jobs, many with workers and servers of their own
 @pytest.mark.usefixtures("benchmarks_here")
 def test_every_benchmark_runs(
@@ -101,6 +102,7 @@ def test_a_case_of_the_plan_is_measured_again_while_others_are_at_work(
     assert plan._quietest(job, tmp_path, tmp_path).others == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("benchmarks_here")
 def test_the_page_of_peers_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -113,6 +113,7 @@ def test_inference_is_as_documented(running: Running) -> None:
     check()
 
 
+@pytest.mark.slow  # while kernels have to be compiled
 @pytest.mark.hypothesis
 @pytest.mark.xdist_group("openapi")
 def test_windows_are_as_documented() -> None:

@@ -152,6 +152,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_compose_trains_with_more_workers(cluster: dict[str, int], data: Path) -> None:
     services = compose(SECRETS | {"CTR_DATA": str(data)})["services"]
     train, worker = (
@@ -174,6 +175,7 @@ def test_compose_trains_with_more_workers(cluster: dict[str, int], data: Path) -
     assert (data / "model" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_kubernetes_trains_and_resumes(cluster: dict[str, int], data: Path) -> None:
     shutil.rmtree(data / "model.checkpoint", ignore_errors=True)
     *shell, script = container("Job", "train")["command"]

@@ -136,6 +136,7 @@ def test_refusals_are_right_where_pushes_can_be_lost(
 
 @needs_redis
 @timing_sensitive
+@pytest.mark.slow
 class TestPlayed:
     def test_a_job_is_killed_and_resumed_and_a_push_that_the_store_does_not_have(
         self, jobs: Jobs, tmp_path: Path

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SPEC = """
 version: 1
 source: {format: delimited, delimiter: ",", header: true, quote: true}
@@ -55,6 +57,7 @@ def kernels_of(folder: Path, *words: str) -> set[str]:
     return set(noted.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_later_processes_need_no_other_kernels(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NOTE_KERNELS)
     (tmp_path / "spec.yaml").write_text(SPEC)

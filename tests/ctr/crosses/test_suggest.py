@@ -257,6 +257,7 @@ def test_the_command(tmp_path: Path, planted: Path, cli: Cli) -> None:
     assert "a * b" in result.err
 
 
+@pytest.mark.slow
 def test_real_clicks_gain_by_the_crosses(tmp_path: Path, cli: Cli) -> None:
     """Chosen on the first 48,000 rows of Criteo's, tried on the next 12,000."""
     if not DATA.exists():
