@@ -65,6 +65,10 @@ SET_UP_S = 0.2
 DRAIN_S = 10.0
 """After a signal to stop, running requests have this long to finish."""
 
+SWITCH_S = 0.0005
+"""A thread that runs Python lets others run after this long. By default, a request that comes while a thread
+reads changes of weights, or predicts many rows, waits for 5 ms."""
+
 OTHER_DESCRIPTORS = 64
 """Reserved for files, and for connections that were accepted and not yet counted."""
 
@@ -80,6 +84,7 @@ def serve(job: ServeJob) -> None:
     Raises `ModelError` if the model cannot be loaded, `CtrError` if the address is not available or a file of
     `job` cannot be read, and `StoreError` if Redis cannot be reached or has the windows of another spec.
     """
+    sys.setswitchinterval(SWITCH_S)
     source = _source_of(job)
     tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
     admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
