@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -267,8 +267,8 @@ class _Publisher:
         self._closing = Event()
         self._thread = Thread(target=self._run, name="publisher", daemon=True)
         self._quality = Quality(setup.job.max_loss_rise, setup.job.max_miscalibration)
-        self._latest: str | None = None
-        """The version that this job published last."""
+        self._versions: list[str] = []
+        """The versions that this job published and that are still there, the latest last."""
 
     def start(self) -> None:
         self._thread.start()
@@ -344,15 +344,25 @@ class _Publisher:
         model = self._setup.model(state, progressive.summary())
         save_model(model, self._setup.job.model, state)
         place = self._setup.job.publish
-        self._latest = model.id
         if place is not None:
-            registry, labels = parse_place(place)
-            Registry(registry).publish(self._setup.job.model, labels)
+            where, labels = parse_place(place)
+            registry = Registry(where)
+            registry.publish(self._setup.job.model, labels)
+            self._versions.append(model.id)
+            self._remove_older(registry)
         self.published += 1
         self._print(
             f"{_clock()} {quality.examples:,.0f} new examples, log loss {quality.logloss:.5f}, calibration "
             f"{quality.calibration:.3f}; version {model.id}{'' if place is None else f' is in {place}'}"
         )
+
+    def _remove_older(self, registry: Registry) -> None:
+        """Remove versions of this job, except the latest ones and those with a label."""
+        kept = self._versions[-self._setup.job.keep_versions :]
+        for version in set(self._versions).difference(kept):
+            with suppress(CtrError):  # it has a label, so it is tried again after the next version
+                registry.remove(version)
+                self._versions.remove(version)
 
     def _progressive(self, board: JobBoard, trained: int) -> Metrics:
         """The metrics of the whole job, from reports on at least `trained` examples since its last start.
@@ -374,12 +384,12 @@ class _Publisher:
     def _hold(self, problem: str) -> None:
         """Print why nothing is published, and roll labels of the latest version back to the previous one."""
         place, outcomes = self._setup.job.publish, [problem]
-        if place is not None and self._latest is not None:
+        if place is not None and self._versions:
             where, labels = parse_place(place)
             registry = Registry(where)
             for label in labels:
                 try:
-                    if registry.version_of(label) == self._latest:
+                    if registry.version_of(label) == self._versions[-1]:
                         outcomes.append(f"{label} is {registry.rollback(label)} again")
                 except CtrError as error:
                     outcomes.append(str(error))

@@ -49,7 +49,7 @@ _NOT_WITH_AUTO = (
     "pos_weight",
     "engine",
 )
-STREAM_ONLY = ("publish_every", "max_loss_rise", "max_miscalibration", "max_evidence")
+STREAM_ONLY = ("publish_every", "keep_versions", "max_loss_rise", "max_miscalibration", "max_evidence")
 _NOT_WITH_STREAM = (
     "auto",
     "settings",

@@ -330,6 +330,15 @@ class TrainFields(Settings):
         ),
     ] = 60.0
     """Seconds."""
+    keep_versions: Annotated[
+        int,
+        Field(ge=2),
+        _stream(
+            "With {stream}: the number of its latest versions that stay in {publish}; older ones that no "
+            "label points to are removed.",
+            metavar="N",
+        ),
+    ] = 100
     max_loss_rise: Annotated[
         float,
         _NotNegative,

@@ -285,23 +285,27 @@ def rows_reported(checkpoint: Path) -> int:
 
 
 def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path: Path) -> None:
+    """To one of the latest versions, which alone are kept."""
     registry, versions = Registry(tmp_path / "models"), list[str]()
+    streaming.rows *= 2
 
     def another_is_published() -> bool:
         entry = registry.labels().get("live")
         return entry is not None and entry.version not in versions
 
     place = f"{tmp_path / 'models'}@live"
-    with streaming.training("--publish-every=1s", "--publish", place, additive=False) as command:
-        for _ in range(2):
+    options = "--publish-every=1s", "--publish", place, "--keep-versions=2"
+    with streaming.training(*options, additive=False) as command:
+        for _ in range(3):
             streaming.append(25)
             eventually(another_is_published, 60.0)
             versions.append(registry.version_of("live"))
         streaming.turn_bad()
         streaming.append(25)
-        eventually(lambda: registry.version_of("live") == versions[0], 60.0)
+        eventually(lambda: registry.version_of("live") == versions[1], 60.0)
         said = streaming.stop(command)
-    assert f"; live is {versions[0]} again" in said
+    assert f"; live is {versions[1]} again" in said
+    assert {version.id for version in registry.versions()} == set(versions[1:])
     assert "nothing is published: log loss" in said or "nothing is published: calibration" in said
 
 
