@@ -8,6 +8,8 @@ import select
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from threading import Thread
 from time import monotonic
 from types import FrameType
@@ -95,7 +97,7 @@ class _Processes:
             signal.set_wakeup_fd(-1)
             for handled in (*_SIGNALS, signal.SIGCHLD):
                 signal.signal(handled, signal.SIG_DFL)
-            self._work(number, lambda text: os.close(ready) if os.write(ready, text.encode()) else None)
+            self._work(number, partial(_report, ready))
             code = 0
         except CtrError as error:
             sys.stderr.write(f"error: {error}\n")
@@ -153,3 +155,10 @@ class _Processes:
             os.kill(pid, number)
         if self._stopping:
             self._on_stop()
+
+
+def _report(ready: int, text: str) -> None:
+    """Tell the parent that this process accepts requests."""
+    with suppress(BrokenPipeError):  # the parent has ended, and so will this process
+        os.write(ready, text.encode())
+    os.close(ready)

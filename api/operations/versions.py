@@ -103,7 +103,8 @@ class Versions:
         """
         self.metrics = ServingMetrics(first.id)
         self.on_warm: Callable[[Exception | None], None] = lambda _: None
-        """Called once, when the first model is ready and the labels were read, or when it failed."""
+        """Called when the first model is ready and the labels were read (None), and with a failure that ends
+        the server."""
         self._source, self._make_app = source, make_app
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
         self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
@@ -305,7 +306,15 @@ class Versions:
                 await version.lifespan.aclose()
 
     async def _watch(self) -> None:
-        """Follow the labels."""
+        """Follow the labels; if that fails, end the server, which could never serve another version."""
+        try:
+            await self._follow()
+        except Exception as failure:  # noqa: BLE001  (the server raises it)
+            self.on_warm(failure)
+        finally:
+            self._has_started.set()
+
+    async def _follow(self) -> None:
         failure, memory_read_at = await self._ready, -inf
         if failure is not None:
             failed = self._served.pop(self._source.main)

@@ -169,6 +169,24 @@ def test_processes_end_with_their_parent(registry: Registry) -> None:
             fresh(url)
 
 
+def test_a_process_that_is_starting_ends_with_its_parent(registry: Registry) -> None:
+    with two(registry) as (process, _):
+        processes = children(process)
+        os.kill(processes[0], signal.SIGKILL)
+        until(lambda: len(children(process)) == 2 and processes[0] not in children(process))
+        (starting,) = set(children(process)) - set(processes)
+        until(lambda: not handles_sigterm(starting))
+        until(lambda: handles_sigterm(starting))  # as a server that is not ready yet
+        process.popen.kill()
+        until(lambda: not Path(f"/proc/{starting}").exists())
+
+
+def handles_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
 @pytest.mark.parametrize("words", [(), ("--socket", "ctr.sock")])
 def test_one_that_ends_by_itself_leaves_its_address_to_the_next(
     registry: Registry, models: list[Path], tmp_path: Path, words: tuple[str, ...]
