@@ -79,24 +79,33 @@ class _Processes:
 
     def _start(self, number: int) -> None:
         sys.stdout.flush()
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            self._be_process(number, writer)
-        os.close(writer)
-        self._processes[pid] = number, monotonic()
-        self._starting[reader] = pid
+        # A signal has to find the new process in `_processes`, and not to find this one's handlers in it.
+        # Handlers of signals that have come run before this returns.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            if self._stopping:
+                return
+            reader, writer = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(reader)
+                self._be_process(number, writer)
+            os.close(writer)
+            self._processes[pid] = number, monotonic()
+            self._starting[reader] = pid
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _be_process(self, number: int, ready: int) -> None:
         """In the new process: work, then end it."""
         code = 1
         try:
             os.close(self._lifeline_writer)
-            Thread(target=self._stop_with_parent, name="lifeline", daemon=True).start()
             signal.set_wakeup_fd(-1)
             for handled in (*_SIGNALS, signal.SIGCHLD):
                 signal.signal(handled, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            Thread(target=self._stop_with_parent, name="lifeline", daemon=True).start()
             self._work(number, partial(_report, ready))
             code = 0
         except CtrError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ctr.api.operations import SHARED_FOLDER
 from ctr.cli.serving import _shared_folder
 from ctr.model import load_model
 from ctr.registry import Registry
@@ -179,6 +182,24 @@ def test_a_process_that_is_starting_ends_with_its_parent(registry: Registry) -> 
         until(lambda: handles_sigterm(starting))  # as a server that is not ready yet
         process.popen.kill()
         until(lambda: not Path(f"/proc/{starting}").exists())
+
+
+STOPPED_WHILE_IT_STARTS = """
+import os, signal, time
+from ctr.api.operations import run_processes
+
+def work(number, on_ready):
+    if number == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(60)
+
+run_processes(20, work, print)
+"""
+
+
+def test_a_server_that_is_stopped_while_it_starts_processes_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STOPPED_WHILE_IT_STARTS]
+    subprocess.run(command, check=True, timeout=20, env=os.environ | {SHARED_FOLDER: str(tmp_path)})
 
 
 def handles_sigterm(pid: int) -> bool:
