@@ -81,6 +81,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
             self._answer_now is not None
             and self.parser.get_method() == b"POST"
             and b"?" not in self.url
+            and self.parser.get_http_version() == "1.1"
             and self.parser.should_keep_alive()
             and CLOSE not in self.server_state.default_headers
             and not self.expect_100_continue

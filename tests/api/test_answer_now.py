@@ -173,3 +173,9 @@ def test_a_failure_is_answered_by_the_application(
         patch.setattr(Versions, "answer_now", fail)
         assert predictions(answer(connect(running.url, request_of(ROWS[0]) + LAST)))
     assert "a request failed" in caplog.text
+
+
+def test_http_1_0_closes_the_connection_after_its_answer(running: Running) -> None:
+    """Its clients read until the connection ends, unless a header says otherwise."""
+    message = request_of(ROWS[0], b"connection: keep-alive\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
+    assert b"\r\nconnection: close\r\n" in answer(connect(running.url, message))
