@@ -80,6 +80,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         return (
             self._answer_now is not None
             and self.parser.get_method() == b"POST"
+            and self.url.startswith(b"/")  # or it has to be parsed
             and b"?" not in self.url
             and self.parser.get_http_version() == "1.1"
             and self.parser.should_keep_alive()

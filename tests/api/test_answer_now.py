@@ -179,3 +179,8 @@ def test_http_1_0_closes_the_connection_after_its_answer(running: Running) -> No
     """Its clients read until the connection ends, unless a header says otherwise."""
     message = request_of(ROWS[0], b"connection: keep-alive\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
     assert b"\r\nconnection: close\r\n" in answer(connect(running.url, message))
+
+
+def test_a_malformed_url_is_refused_before_its_body_has_arrived(running: Running) -> None:
+    sent = request_of(ROWS[0], path=b"http://x")[:-1]
+    assert answer(connect(running.url, sent)).startswith(b"HTTP/1.1 400")
