@@ -41,7 +41,6 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         super().data_received(data)
         if self._body is not None:  # the rest of it may take long
             self._call_application()
-            self._stop_deadline()
         if not self._in_header:
             self._header_bytes = 0
             return
@@ -73,6 +72,12 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
                 return
             self._call_application()
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        # Both may have begun with the data in which the request's header arrived.
+        self._unset_keepalive_if_required()
+        self._stop_deadline()
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _can_answer_now(self) -> bool:

@@ -184,3 +184,16 @@ def test_http_1_0_closes_the_connection_after_its_answer(running: Running) -> No
 def test_a_malformed_url_is_refused_before_its_body_has_arrived(running: Running) -> None:
     sent = request_of(ROWS[0], path=b"http://x")[:-1]
     assert answer(connect(running.url, sent)).startswith(b"HTTP/1.1 400")
+
+
+def test_a_request_may_take_longer_than_a_connection_may_be_idle(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that arrived together with a request that was answered at once."""
+    monkeypatch.setattr("ctr.api.server.KEEP_ALIVE_S", 0.1)
+    with run_server(access_of(model_dir)) as running:
+        for headers in (b"", b"content-encoding: identity\r\n"):
+            connection = connect(running.url, request_of(ROWS[0]) + request_of(ROWS[1], headers)[:-1])
+            time.sleep(0.4)
+            connection.sendall(b"}" + LAST)
+            assert len(predictions(answer(connection))) == 3
