@@ -206,13 +206,12 @@ class Versions:
 
     def _is_plain(self, headers: Headers) -> bool:
         """Whether a body is plain JSON, and the version does not depend on the address that a proxy names."""
-        is_json = False
-        for name, value in headers:
-            if name == b"content-type":
-                is_json = value == b"application/json"
-            elif name == b"content-encoding" or (name == b"x-forwarded-for" and self._share):
-                return False
-        return is_json
+        return not any(
+            (name == b"content-type" and value != b"application/json")
+            or name == b"content-encoding"
+            or (name == b"x-forwarded-for" and self._share)
+            for name, value in headers
+        )
 
     def _drawn_shadow(self, version: _Version) -> _Version | None:
         """The version that also predicts a request, if it was drawn."""

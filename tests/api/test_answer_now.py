@@ -197,3 +197,10 @@ def test_a_request_may_take_longer_than_a_connection_may_be_idle(
             time.sleep(0.4)
             connection.sendall(b"}" + LAST)
             assert len(predictions(answer(connection))) == 3
+
+
+def test_the_first_type_of_content_counts(running: Running) -> None:
+    second = b"content-type: application/json\r\nconnection: close\r\n"
+    sent = request_of(ROWS[0], second).replace(b"application/json", b"text/plain", 1)
+    sent = sent.replace(b"connection: close\r\n", b"") + sent
+    assert answer(connect(running.url, sent)).count(b"HTTP/1.1 415") == 2
