@@ -38,18 +38,17 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         return self._in_message
 
     def data_received(self, data: bytes) -> None:
+        self._header_bytes += len(data)
         super().data_received(data)
         if self._body is not None:  # the rest of it may take long
             self._call_application()
-        if not self._in_header:
-            self._header_bytes = 0
-            return
-        self._header_bytes += len(data)
-        if self._header_bytes > MOST_HEADER_BYTES and not self.transport.is_closing():
+        is_large = self._in_header and self._header_bytes > MOST_HEADER_BYTES
+        if is_large and not self.transport.is_closing():
             self.send_400_response("The request's header is too large.")
 
     def on_message_begin(self) -> None:
         self._in_message = self._in_header = True
+        self._header_bytes = 0  # the data in which it begins may have many requests before
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:

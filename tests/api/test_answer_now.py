@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -204,3 +205,11 @@ def test_the_first_type_of_content_counts(running: Running) -> None:
     sent = request_of(ROWS[0], second).replace(b"application/json", b"text/plain", 1)
     sent = sent.replace(b"connection: close\r\n", b"") + sent
     assert answer(connect(running.url, sent)).count(b"HTTP/1.1 415") == 2
+
+
+def test_requests_may_be_sent_without_waiting_for_answers(running: Running) -> None:
+    with closing(connect(running.url)) as connection, ThreadPoolExecutor(1) as thread:
+        sending = thread.submit(connection.sendall, 2_000 * request_of(ROWS[0]) + LAST)
+        with connection.makefile("rb") as stream:
+            assert len(predictions(stream.read())) == 2_001
+        sending.result()
