@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sized
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ctr.api.connections.connection import CLOSE, Bounded
@@ -32,6 +35,10 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._answer_now = getattr(self.config.app, "answer_now", None)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
 
     @property
     def _has_part(self) -> bool:
@@ -123,3 +130,18 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         body, self._body = bytes(self._body), None
         super().on_headers_complete()
         super().on_body(body)
+
+
+class _Flow(FlowControl):
+    """Reads no more while requests wait for the one before them: the client might never read an answer.
+
+    uvicorn reads on when each request starts, and would store all that the client sends meanwhile.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()

@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -213,3 +213,14 @@ def test_requests_may_be_sent_without_waiting_for_answers(running: Running) -> N
         with connection.makefile("rb") as stream:
             assert len(predictions(stream.read())) == 2_001
         sending.result()
+
+
+def test_a_client_that_reads_no_answers_cannot_fill_the_memory(running: Running) -> None:
+    requests = 1_000 * request_of(ROWS[0])
+    with closing(connect(running.url)) as connection:
+        connection.settimeout(1)
+        with suppress(TimeoutError):
+            for _ in range(400):
+                connection.sendall(requests)
+        waiting = [len(each.pipeline) for each in list(running.server.server_state.connections)]
+    assert max(waiting) < 10_000
