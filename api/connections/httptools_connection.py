@@ -29,6 +29,8 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
     _in_message = False
     _in_header = False
     _header_bytes = 0
+    _running: Any = None
+    """The cycle of the latest request that was started."""
     _body: bytearray | None = None
     """What has arrived of the body of a request that `answer_now` may answer."""
 
@@ -39,6 +41,11 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport, self.pipeline)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._running is not None:  # uvicorn tells only the latest request, which may still wait
+            self._running.disconnected = True
+        super().connection_lost(exc)
 
     @property
     def _has_part(self) -> bool:
@@ -83,6 +90,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         # Both may have begun with the data in which the request's header arrived.
         self._unset_keepalive_if_required()
         self._stop_deadline()
+        self._running = cycle
         super()._start_asgi_task(cycle, app)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import socket
 import time
@@ -224,3 +225,17 @@ def test_a_client_that_reads_no_answers_cannot_fill_the_memory(running: Running)
                 connection.sendall(requests)
         waiting = [len(each.pipeline) for each in list(running.server.server_state.connections)]
     assert max(waiting) < 10_000
+
+
+def test_a_client_that_leaves_while_its_requests_wait_is_no_error(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    with closing(connect(running.url)) as connection:
+        connection.settimeout(1)
+        with suppress(TimeoutError):
+            for _ in range(400):
+                connection.sendall(1_000 * request_of(ROWS[0]))
+    time.sleep(0.5)
+    logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
+    assert not caplog.records
