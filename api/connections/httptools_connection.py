@@ -33,6 +33,8 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
     """The cycle of the latest request that was started."""
     _body: bytearray | None = None
     """What has arrived of the body of a request that `answer_now` may answer."""
+    _had_turn = False
+    """Whether a request of this read was answered at once; clients that send many at a time take turns."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,6 +55,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
 
     def data_received(self, data: bytes) -> None:
         self._header_bytes += len(data)
+        self._had_turn = False
         super().data_received(data)
         if self._body is not None:  # the rest of it may take long
             self._call_application()
@@ -81,7 +84,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
     def on_message_complete(self) -> None:
         self._in_message = False
         if self._body is not None:
-            if self._has_answered():
+            if self._try_to_answer():
                 return
             self._call_application()
         super().on_message_complete()
@@ -98,6 +101,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
         """Whether a request is one to pass to `answer_now`, and nothing else is under way."""
         return (
             self._answer_now is not None
+            and not self._had_turn
             and self.parser.get_method() == b"POST"
             and self.url.startswith(b"/")  # or it has to be parsed
             and b"?" not in self.url
@@ -111,8 +115,8 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
             and not self.flow.write_paused
         )
 
-    def _has_answered(self) -> bool:
-        """Answer the request, if that is possible now."""
+    def _try_to_answer(self) -> bool:
+        """Answer the request, if that is possible now; returns whether it was."""
         assert self._body is not None
         assert self._answer_now is not None
         self.scope |= {"method": "POST", "path": self.url.decode("latin-1"), "query_string": b""}
@@ -123,7 +127,7 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
             return False
         if answer is None:
             return False
-        self._body = None
+        self._body, self._had_turn = None, True
         headers, content = answer
         lines = [b"%b: %b\r\n" % header for header in (*self.server_state.default_headers, *headers)]
         self.transport.write(
