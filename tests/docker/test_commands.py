@@ -203,6 +203,7 @@ def test_kubernetes_trains_and_resumes(cluster: dict[str, int], data: Path) -> N
     assert "resumed" not in next_day.stdout
 
 
+@pytest.mark.slow
 def test_both_serve_the_model(cluster: dict[str, int], data: Path) -> None:
     served = [
         ["ctr", *compose(SECRETS | {"CTR_DATA": str(data)})["services"]["serve"]["command"]],
