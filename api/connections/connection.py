@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ctr.api.connections.sockets import has_input
+from ctr.api.connections.sockets import has_input, unsent
 from ctr.api.connections.tls import start_tls
 
 if TYPE_CHECKING:  # the protocol of httptools has the same methods, as far as they are used
@@ -20,6 +20,9 @@ else:
 HEADER_S = 10.0
 """A connection has this long to set up TLS, and then to send the header of its first request, or the rest of
 one that it began."""
+
+UNREAD_S = 30.0
+"""A connection whose client has read nothing of an answer for this long is closed."""
 
 LINGER_S, _CHECK_S = 1.0, 0.05
 """When the server stops, idle connections stay open for this long: requests that are on their way are still
@@ -47,18 +50,22 @@ class Bounded(_Protocol):
         *args: Any,
         limit: int,
         header_s: float = HEADER_S,
+        unread_s: float = UNREAD_S,
         tls: ssl.SSLContext | None = None,
         **kwargs: Any,
     ) -> None:
-        """At most `limit` connections at a time; each has `header_s` seconds for a request's header.
+        """At most `limit` connections at a time; each has `header_s` seconds for a request's header,
+        and `unread_s` to read more of an answer.
 
         `tls`: None for connections without TLS.
         """
         super().__init__(*args, **kwargs)
         self._limit = limit
         self._tls = tls
-        self._header_s = header_s
+        self._header_s, self._unread_s = header_s, unread_s
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        """Runs while an answer is too long for the client's buffers."""
         self._waits_since = self.loop.time()
         self._has_answers = False
         """Whether a request was answered."""
@@ -97,7 +104,16 @@ class Bounded(_Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_deadline()
+        self._stop_reading()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._check_reading(0)
+
+    def resume_writing(self) -> None:
+        self._stop_reading()
+        super().resume_writing()
 
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
@@ -150,6 +166,22 @@ class Bounded(_Protocol):
         freed.transport.abort()
         self.connections.discard(freed)  # already now: the end of a TLS handshake takes a moment
         return True
+
+    def _check_reading(self, unread_before: int) -> None:
+        """Close the connection if the client has read nothing since `unread_before` bytes were unread."""
+        in_kernel = unsent(
+            self.transport.get_extra_info("socket")
+        )  # the buffer shrinks in steps of megabytes
+        unread = self.transport.get_write_buffer_size() + in_kernel  # nothing is added meanwhile
+        if unread == unread_before:
+            self.transport.abort()
+        else:
+            self._reading = self.loop.call_later(self._unread_s, self._check_reading, unread)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
 
     def _start_deadline(self) -> None:
         self._deadline = self.loop.call_later(self._header_s, self.transport.abort)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import select
 import socket
 import struct
 import sys
+import termios
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,12 @@ def has_input(connection: socket.socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def unsent(connection: socket.socket) -> int:
+    """Number of bytes written to a connection that have not arrived at the other side."""
+    size = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(size, sys.byteorder)
 
 
 def url_of(listener: socket.socket, *, secure: bool = False) -> str:

@@ -8,10 +8,11 @@ import resource
 import signal
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -107,6 +108,29 @@ def test_a_body_has_a_deadline(model: Model) -> None:
         said = answer(connect(running.url, HALF_A_BODY))
     assert said.startswith(b"HTTP/1.1 408")
     assert b"did not arrive within 0.2 seconds" in said
+
+
+def _send(connection: socket.socket, sent: bytes) -> None:
+    with suppress(OSError):  # either side may close it
+        connection.sendall(sent)
+
+
+def test_a_client_that_reads_nothing_is_left(model: Model) -> None:
+    """One that reads slowly is not."""
+    body = b'{"rows": [' + b",".join([b'{"age": 3}'] * 10_000) + b"]}"
+    head = b"POST /v1/predict?include=margins HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    requests = 40 * (head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+    with run_server(create_app(model), unread_s=0.5) as running, ExitStack() as held:
+        silent, slow = (held.enter_context(closing(connect(running.url))) for _ in range(2))
+        for client in (silent, slow):
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+            threading.Thread(target=_send, args=(client, requests)).start()
+        for _ in range(30):
+            assert slow.recv(64 << 10)
+            time.sleep(0.1)
+        ports = {each.client[1] for each in running.server.server_state.connections}
+        assert slow.getsockname()[1] in ports
+        assert silent.getsockname()[1] not in ports
 
 
 def test_a_small_body_of_which_nothing_comes_has_one_too(model: Model) -> None:
