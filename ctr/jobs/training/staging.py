@@ -53,6 +53,7 @@ def staged(job: TrainJob) -> Iterator[Staged]:
     removes = bad_rows is None  # if not, the job that made them may still be running
     try:
         if bad_rows is None:
+            _require_store(job)
             bad_rows = _build(job, spec, places)
             entry = {"key": key, "bad_rows": [each.to_json() for each in bad_rows]}
             folder.write(_NOTE, json.dumps(entry).encode())
@@ -95,6 +96,14 @@ def remove_staged(place: Path | str) -> None:
         shutil.rmtree(place, ignore_errors=True)
     else:
         RemoteFolder(place).remove_all()
+
+
+def _require_store(job: TrainJob) -> None:
+    """Raise StoreError if this machine does not reach the store, before rows are read for it."""
+    from ctr.ps import JobBoard, parse_redis_url
+
+    if not job.store.startswith("embedded:"):
+        JobBoard(parse_redis_url(job.store)).close()
 
 
 def _build(job: TrainJob, spec: FeatureSpec, places: Sequence[Path | str]) -> list[BadRows]:

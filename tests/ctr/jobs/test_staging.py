@@ -69,6 +69,16 @@ def test_a_driver_that_was_killed_is_resumed_with_what_it_staged(
     assert list(staging.iterdir()) == []
 
 
+def test_a_store_that_does_not_answer_is_reported_before_rows_are_read(cli: Cli, tmp_path: Path) -> None:
+    bad, staging = tmp_path / "bad.tsv", tmp_path / "staging"
+    bad.write_text("a row that cannot be read\n")
+    words = ("--store", "redis://127.0.0.1:1", "--engine", "processes", "--staging", staging)
+    done = cli("train", bad, "--spec", "criteo", "--model", tmp_path / "m", *words)
+    assert done.code == 1
+    assert done.err.startswith("error: redis://127.0.0.1:1/0: cannot be reached")
+    assert not staging.exists()
+
+
 def test_staging_needs_an_engine(cli: Cli, click_log: Path, tmp_path: Path) -> None:
     words = ("--store", "embedded://?shards=1", "--staging", tmp_path)
     done = cli("train", click_log, "--spec", "criteo", "--model", tmp_path / "m", *words)
