@@ -52,14 +52,19 @@ class _Naming:
 
 
 @contextmanager
-def naming_options() -> Iterator[None]:
-    """In the `with` block, messages name settings as options, for the command line."""
+def naming_options(*, as_options: bool = True) -> Iterator[None]:
+    """In the `with` block, messages name settings as options, for the command line, or as in Python."""
     # Of the whole process, as any thread may raise errors.
-    before, _Naming.as_options = _Naming.as_options, True
+    before, _Naming.as_options = _Naming.as_options, as_options
     try:
         yield
     finally:
         _Naming.as_options = before
+
+
+def names_options() -> bool:
+    """Whether messages name settings as options, which other processes of a job have to be told."""
+    return _Naming.as_options
 
 
 def named(setting: str, *values: object) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ctr.engines.engine import DeadWorker
 from ctr.engines.spark_session import spark_errors
 from ctr.engines.spark_tasks import run_tasks
-from ctr.errors import CtrError
+from ctr.errors import CtrError, names_options, naming_options
 from ctr.jit import kernel_digest
 from ctr.ps import RedisUrl
 from ctr.workers import host, take_part
@@ -30,6 +30,8 @@ class _Worker:
     job: str
     kernels: str
     """The digest of the driver's kernels."""
+    as_options: bool
+    """Whether messages name settings as options."""
 
 
 class SparkWorkers:
@@ -44,7 +46,7 @@ class SparkWorkers:
         self._failure: BaseException | None = None
         self._dead: list[DeadWorker] = []
         self._lock = Lock()
-        worker = _Worker(url, job, kernel_digest())
+        worker = _Worker(url, job, kernel_digest(), names_options())
         # A daemon, so that Python does not wait for it.
         self._thread = Thread(target=self._run, args=([worker] * count,), name="spark-workers", daemon=True)
         self._thread.start()
@@ -92,7 +94,8 @@ def _work(worker: _Worker) -> DeadWorker | None:
     try:
         if kernel_digest() != worker.kernels:
             return DeadWorker(host(), _OTHER_CODE.format(host()), killed=False)
-        take_part(worker.url, worker.job, stop=Event())
+        with naming_options(as_options=worker.as_options):
+            take_part(worker.url, worker.job, stop=Event())
     except CtrError as error:
         return DeadWorker(host(), f"error: {error}", killed=False)
     return None

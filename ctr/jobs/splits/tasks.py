@@ -9,7 +9,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ctr.engines import Engine, Failure
-from ctr.errors import CtrError, EngineError
+from ctr.errors import CtrError, EngineError, names_options, naming_options
 from ctr.features import FeatureSpec
 from ctr.features.inputs import FileState, InputFile
 from ctr.features.readers import file_splits, follow_lines
@@ -31,6 +31,8 @@ class _Task(Generic[Work, Result]):
     work: Work
     kernels: str
     """The digest of the driver's kernels."""
+    as_options: bool
+    """Whether messages name settings as options."""
 
 
 def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec) -> list[list[InputFile]]:
@@ -70,7 +72,7 @@ def map_tasks(
 ) -> list[Result]:
     """As `map_splits`, for work without splits; `size`: the number of bytes to read."""
     kernels = kernel_digest()
-    tasks = [_Task(function, each, kernels) for each in work]
+    tasks = [_Task(function, each, kernels, names_options()) for each in work]
     with progress(what, size) as show:
         return engine.map(_run, tasks, lambda share: show(0, share))
 
@@ -89,6 +91,7 @@ def _run(task: _Task[Work, Result]) -> Result | Failure:
             raise EngineError(
                 "another version of ctr is installed here than at the driver; install the same one"
             )
-        return task.function(task.work)
+        with naming_options(as_options=task.as_options):
+            return task.function(task.work)
     except CtrError as error:
         return Failure(f"{str(error).removesuffix('.')} (on {socket.gethostname()}).")

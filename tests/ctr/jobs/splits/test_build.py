@@ -86,6 +86,7 @@ def test_a_bad_row_ends_the_build_by_file_and_line(
     assert done.code == 1
     line = paths[0].read_text().splitlines().index("1,1,x,v1") + 1
     assert f"error: {paths[0]}:{line}: column 'n'" in done.err
+    assert "use --on-bad-rows skip or quarantine (on " in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert not (tmp_path / "x").exists()
     assert not list(tmp_path.glob(".*"))
