@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ctr.jobs.training.outcome import Remains, TrainOutcome, require_places
     from ctr.jobs.training.passes import PassEvaluations
     from ctr.jobs.training.setup import require_classes, set_up
-    from ctr.jobs.training.staging import remove_staged, staging_place
+    from ctr.jobs.training.staging import remove_staged, require_stageable, staging_place
     from ctr.jobs.tune import TuneOutcome, run_tune_job, tuned
     from ctr.jobs.warm_up import run_small_jobs
 

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctr.errors import DataError, named
-from ctr.jobs import remove_staged, staging_place
+from ctr.errors import DataError, SettingError, SpecError, named
+from ctr.features import spec_of
+from ctr.jobs import remove_staged, require_stageable, staging_place
 from ctr.python_api import train as train_files
 from ctr.settings import TrainJob
+from ctr.spark.frames import require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,10 +49,13 @@ def train(
     if staging is not None:
         settings["staging"] = TrainJob.value("staging", str(staging), named("staging"))
     if isinstance(data, str | Path | list):
+        if order_by:
+            raise SettingError(f"{named('order_by')} is for DataFrames; the rows of files have their order.")
         return train_files(data, spec, **settings)
     if staging is None:
         raise DataError("a DataFrame is written to shared storage before it is trained on: give staging=DIR.")
     rows = staging_place(settings["staging"], _ROWS)
+    _require_trainable(data, spec, rows, settings)
     # Apache Spark's own client of S3 has another scheme than everybody else's.
     uri = rows.resolve().as_uri() if isinstance(rows, Path) else re.sub("^s3://", "s3a://", rows)
     try:
@@ -59,6 +64,27 @@ def train(
     finally:
         if not settings.get("keep_staging"):
             remove_staged(rows)
+
+
+def _require_trainable(
+    data: DataFrame, spec: FeatureSpec | str | Path | None, rows: Path | str, settings: dict[str, Any]
+) -> None:
+    """Raise what training would, if it is known before the rows are computed and written."""
+    from ctr.engines import open_engine
+
+    wanted = None if spec is None else spec_of(spec)
+    if settings.get("settings") is None:  # a file may have more of them, and a spec
+        values = {**settings, "inputs": [rows], "spec": wanted}
+        if settings.get("holdout") is not None:
+            values["holdout"] = [rows]  # it may be a table
+        job = TrainJob(**{"model": Path("model"), **values}, saved="model" in settings)
+        wanted = require_stageable(job)
+    if wanted is not None:
+        if not wanted.fields:
+            raise SpecError(f"{wanted.source.format} features have no columns, so a DataFrame has none.")
+        also = [name for name in (wanted.label_column, wanted.weight) if name is not None]
+        require_columns(data, [*also, *wanted.columns])
+    open_engine("spark", settings.get("master")).close()
 
 
 def _ordered(data: DataFrame, columns: Sequence[str]) -> DataFrame:

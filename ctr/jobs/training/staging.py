@@ -14,6 +14,7 @@ from ctr.features import BLOCK_ROWS, BadRows, FeatureSpec, is_dataset
 from ctr.features.dataset import key_of
 from ctr.features.folder import MANIFEST
 from ctr.features.inputs import RemoteFolder, input_files
+from ctr.jobs.training.outcome import require_places
 from ctr.jobs.training.setup import wanted_spec
 from ctr.settings import BuildJob, TrainJob
 
@@ -44,9 +45,7 @@ def staged(job: TrainJob) -> Iterator[Staged]:
         return
     names = [_TRAINING] if job.holdout_where is None else [_TRAINING, _HOLDOUT]
     folder = RemoteFolder(job.staging.resolve().as_uri() if isinstance(job.staging, Path) else job.staging)
-    spec = wanted_spec(job)
-    if spec is None:
-        raise SettingError(f"raw files need a feature spec: give {named('spec')}, such as criteo.")
+    spec = _spec_of(job)
     key = key_of(spec, input_files(job.inputs), BLOCK_ROWS, job.rows(held_out=False))
     bad_rows = None if job.checkpoint is None else _bad_rows_noted(folder, key, names)
     places = [_place(job.staging, name) if bad_rows else staging_place(job.staging, name) for name in names]
@@ -65,6 +64,24 @@ def staged(job: TrainJob) -> Iterator[Staged]:
             folder.remove([_NOTE])
             for place in places:
                 remove_staged(place)
+
+
+def require_stageable(job: TrainJob) -> FeatureSpec:
+    """The spec of a job whose raw files are yet to be written.
+
+    Raises what `staged` would raise before it reads them, and what else is known without them.
+    """
+    spec = _spec_of(job)
+    require_places(job)
+    _require_store(job)
+    return spec
+
+
+def _spec_of(job: TrainJob) -> FeatureSpec:
+    spec = wanted_spec(job)
+    if spec is None:
+        raise SettingError(f"raw files need a feature spec: give {named('spec')}, such as criteo.")
+    return spec
 
 
 def _bad_rows_noted(staging: RemoteFolder, key: str | None, names: Sequence[str]) -> list[BadRows] | None:
