@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ OnBadRows = Literal["fail", "skip", "quarantine"]
 Method = Literal["isotonic", "platt"]
 Consistency = Literal["bsp", "ssp", "asp"]
 
-_MASTERS = ("local", "spark://", "yarn", "k8s://")
+_MASTER = re.compile(r"local(-cluster)?\[.+\]|local|spark://.+|yarn|k8s://.+")
 _RAW_INPUTS = (
     "Raw files, perhaps compressed: paths, folders, patterns such as `'logs/day=*/*.csv'`, URIs such as "
     "s3://bucket/logs, or - for standard input."
@@ -129,7 +130,7 @@ def require_engine(engine: str | None, master: str | None) -> None:
         return
     if engine != "spark":
         raise SettingError(f"{named('master')}: give {named('engine', 'spark')}, too, or leave it out.")
-    if not master.startswith(_MASTERS):
+    if not _MASTER.fullmatch(master):
         raise SettingError(
             f"{named('master')} {master} is no master of Spark: write local[4], spark://host:port, yarn or"
             " k8s://https://host:port."

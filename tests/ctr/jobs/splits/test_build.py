@@ -136,6 +136,10 @@ def test_labels_of_two_kinds_in_two_tasks_are_refused(cli: Cli, tmp_path: Path) 
             ("--engine", "spark", "--master", "sparc://a:1"),
             "--master sparc://a:1 is no master of Spark: write",
         ),
+        (
+            ("--engine", "spark", "--master", "localhost:7077"),
+            "--master localhost:7077 is no master of Spark: write",
+        ),
     ],
 )
 def test_what_tasks_cannot_do_is_refused(
