@@ -206,7 +206,8 @@ def _fitted(wanted: FeatureSpec, files: Sequence[InputFile], job: BuildJob) -> F
     *_, choice = job.outs.values()
     if choice is not None and not any_chosen(wanted, files, choice):
         raise choice.splits_nothing("every row")
-    return fit_files(wanted, files, choice, job.engine, job.master)
+    shared = job.out if isinstance(job.out, Path) else None
+    return fit_files(wanted, files, choice, job.engine, job.master, shared)
 
 
 def fit_files(
@@ -215,15 +216,19 @@ def fit_files(
     choice: RowChoice | None = None,
     engine: str | None = None,
     master: str | None = None,
+    out: Path | None = None,
 ) -> FeatureSpec:
-    """As `ctr.features.fit`, by tasks of an engine if there is one. Also raises EngineError."""
+    """As `ctr.features.fit`, by tasks of an engine if there is one; `out`: see `fit_splits`.
+
+    Also raises EngineError.
+    """
     if engine is None or learnt_of(spec) is not None:
         return fit(spec, files, choice)
     from ctr.engines import open_engine  # imports the workers of training
     from ctr.jobs.splits import fit_splits
 
     with closing(open_engine(engine, master)) as opened:
-        return fit_splits(opened, spec, files, choice)
+        return fit_splits(opened, spec, files, choice, out)
 
 
 def _write(portion: Portion, draft: DatasetDraft, shuffle: int | None, engine: Engine | None) -> None:

@@ -25,6 +25,9 @@ class Attempts(Protocol):
         Raises EngineError if the storage is not shared, DataError and OSError if it refuses.
         """
 
+    def require_shared(self) -> None:
+        """Raise EngineError if this machine has other storage than the driver."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalAttempts:
@@ -43,13 +46,13 @@ class LocalAttempts:
 
     @contextmanager
     def attempt(self) -> Iterator[Path]:
-        self._require_shared()
+        self.require_shared()
         folder = self.folder / secrets.token_hex(8)
         folder.mkdir()
         yield folder
 
-    def _require_shared(self) -> None:
-        """Raise EngineError unless this machine sees the driver's file."""
+    def require_shared(self) -> None:
+        """See `Attempts`: it sees the driver's file."""
         try:
             is_shared = (self.folder / _MARK).read_text() == self.mark
         except OSError:
@@ -74,3 +77,6 @@ class RemoteAttempts:
             folder.mkdir()
             yield folder
             (self.folder / folder.name).upload(folder, sorted(path.name for path in folder.iterdir()))
+
+    def require_shared(self) -> None:
+        """See `Attempts`: everybody reaches a URI, or is told so by the first request."""

@@ -110,7 +110,7 @@ def _hash_all(
     engine: Engine, source: RawSource, attempts: Attempts, choice: RowChoice | None, out: str, what: str
 ) -> list[list[_HashedSplit]]:
     """The outcomes of the splits, by file."""
-    by_file = splits_by_file(engine, source.inputs, source.spec)
+    by_file = splits_by_file(engine, source.inputs, source.spec, attempts)
     splits = [split for of_file in by_file for split in of_file]
     no_click, policy = int(source.no_click[0]), source.on_bad_rows
     common = _Common(attempts, out, spec_files(source.spec), choice, policy, no_click)

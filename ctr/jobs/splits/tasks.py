@@ -14,6 +14,7 @@ from ctr.features import FeatureSpec
 from ctr.features.inputs import FileState, InputFile
 from ctr.features.readers import file_splits, follow_lines
 from ctr.jit import kernel_digest
+from ctr.jobs.splits.attempts import Attempts
 from ctr.progress import progress
 
 _LEAST_BYTES, _MOST_BYTES = 32 << 20, 256 << 20  # of a split
@@ -35,8 +36,13 @@ class _Task(Generic[Work, Result]):
     """Whether messages name settings as options."""
 
 
-def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec) -> list[list[InputFile]]:
-    """The splits of each file, in row order: enough for all slots of the engine."""
+def splits_by_file(
+    engine: Engine, files: Sequence[InputFile], spec: FeatureSpec, shared: Attempts | None = None
+) -> list[list[InputFile]]:
+    """The splits of each file, in row order: enough for all slots of the engine.
+
+    `shared`: see `map_splits`.
+    """
     size = sum(file.size for file in files)
     share = -(-size // (_PER_SLOT * engine.tasks_at_once))
     wanted = min(max(share, _LEAST_BYTES), _MOST_BYTES)
@@ -45,7 +51,7 @@ def splits_by_file(engine: Engine, files: Sequence[InputFile], spec: FeatureSpec
         spec,
         wanted,
         lambda pieces: map_splits(
-            engine, follow_lines, [spec.source.delimiter] * len(pieces), pieces, "finding rows"
+            engine, follow_lines, [spec.source.delimiter] * len(pieces), pieces, "finding rows", shared
         ),
     )
 
@@ -56,15 +62,17 @@ def map_splits(
     work: Sequence[Work],
     splits: Sequence[InputFile],
     what: str,
+    shared: Attempts | None = None,
 ) -> list[Result]:
     """The results of `function` for each item of work and its split; `what` is shown as progress.
 
+    `shared`: tasks fail before they read anything on a machine that does not see the driver's files there.
     `function` must be defined in a module, and may run twice, see `Engine`. Its CtrErrors are raised as
     DataError with the name of the machine.
     """
     work_and_splits = list(zip(work, splits, [split.state for split in splits], strict=True))
     size = sum(split.size for split in splits)
-    return map_tasks(engine, partial(_with_split, function), work_and_splits, what, size)
+    return map_tasks(engine, partial(_with_split, function, shared), work_and_splits, what, size)
 
 
 def map_tasks(
@@ -78,9 +86,13 @@ def map_tasks(
 
 
 def _with_split(
-    function: Callable[[Work, InputFile], Result], task: tuple[Work, InputFile, FileState]
+    function: Callable[[Work, InputFile], Result],
+    shared: Attempts | None,
+    task: tuple[Work, InputFile, FileState],
 ) -> Result:
     work, split, state = task
+    if shared is not None:
+        shared.require_shared()
     split.require_same_content(state)
     return function(work, split)
 

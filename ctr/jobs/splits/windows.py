@@ -85,7 +85,7 @@ def look_back(
     assert windows is not None
     write_copy(windows, attempts.folder / _BEFORE)
     common = _Common(attempts, spec_files(source.spec), min(3 * engine.tasks_at_once, _MOST_BUCKETS))
-    noted = map_splits(engine, _note, [common] * len(splits), splits, "looking for keys")
+    noted = map_splits(engine, _note, [common] * len(splits), splits, "looking for keys", attempts)
     latest = [tuple(table.end for table in windows.tables)]
     for each in noted:
         latest.append(tuple(map(max, latest[-1], each.latest)))
