@@ -204,8 +204,10 @@ def _fitted(wanted: FeatureSpec, files: Sequence[InputFile], job: BuildJob) -> F
         if (kept := kept_fit(out, wanted, files, BLOCK_ROWS, choice)) is not None:
             return kept
     *_, choice = job.outs.values()
-    if choice is not None and not any_chosen(wanted, files, choice):
-        raise choice.splits_nothing("every row")
+    if choice is not None:
+        with _engine_of(job):  # if it cannot run, that is known before rows are read
+            if not any_chosen(wanted, files, choice):
+                raise choice.splits_nothing("every row")
     shared = job.out if isinstance(job.out, Path) else None
     return fit_files(wanted, files, choice, job.engine, job.master, shared)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,6 +152,18 @@ def test_what_tasks_cannot_do_is_refused(
     )
     assert done.code == 2
     assert said in done.err
+
+
+def test_without_pyspark_no_row_is_read(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    spec, log, out = tmp_path / "spec.yaml", tmp_path / "a.csv", tmp_path / "x"
+    spec.write_text(SPEC)
+    log.write_text("y,w,n,c\n0,1,2,v\n1,1,3,v\n")
+    where = ("--holdout-where", "n < 9", "--holdout-out", tmp_path / "holdout")  # leaves no row to learn from
+    done = cli("features", "build", "--spec", spec, log, "--out", out, "--engine", "spark", *where)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: PySpark is not installed; install it with `pip install 'ctr[spark]'`.\n"
 
 
 def test_what_tasks_learn_is_what_one_process_learns(cli: Cli, tmp_path: Path) -> None:
