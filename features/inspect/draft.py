@@ -59,6 +59,8 @@ class _Column:
     distinct: int
     lists: bool
     """Whether values are lists, whose elements are apart."""
+    fractions: bool = False
+    """True if some values are fractions, typed as numbers: rows for predictions have no such categories."""
 
     @property
     def remark(self) -> str:
@@ -81,7 +83,7 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
     labels. Raises DataError when there is none, and as reading does.
     """
     sample = read_sample(input_files([where]), SAMPLE_ROWS)
-    columns = [_column(name, texts, name in sample.lists) for name, texts in sample.columns.items()]
+    columns = [_column(name, texts, sample) for name, texts in sample.columns.items()]
     chosen = _label_of(where, columns, label)
     fields, left_out = [], [f"#   {name}: of a type that no field reads" for name in sample.unread]
     for column in columns:
@@ -123,9 +125,10 @@ def _flow(field: dict[str, Any]) -> str:
     ).strip()
 
 
-def _column(name: str, texts: Sequence[str], lists: bool) -> _Column:
+def _column(name: str, texts: Sequence[str], sample: Sample) -> _Column:
     values = [text for text in texts if text.lower() not in {"", "nan"}]
-    return _Column(name, texts, values, len(set(values)), lists)
+    fractions = name in sample.floats and any(is_decimal(text) and float(text) % 1 for text in values)
+    return _Column(name, texts, values, len(set(values)), name in sample.lists, fractions)
 
 
 def _label_of(where: str, columns: Sequence[_Column], label: str | None) -> str:
@@ -188,7 +191,8 @@ def _fields_of(column: _Column) -> list[dict[str, Any]]:
         parts = ("weekday",) if dates else ("hour", "weekday")
         time = {"column": column.name, "type": "time"}
         return [{"name": f"{column.name} {part}", **time, "transform": part, **form, **own} for part in parts]
-    if column.nearly_all(is_decimal) and column.distinct > _FEW and not _NAMES.search(column.name):
+    is_name = column.distinct <= _FEW or _NAMES.search(column.name)
+    if column.nearly_all(is_decimal) and (column.fractions or not is_name):
         buckets = _buckets(column)
         return [base | ({"type": "number"} | buckets if buckets else {"type": "category"}) | own]
     split = next((mark for mark in _SPLITS if _is_list(column, mark)), None)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+import pyarrow as pa
+
 from ctr.errors import DataError, named
 from ctr.features.block import Reader, UnfitColumnError, blocks_of
 from ctr.features.inputs import InputFile
@@ -39,6 +41,8 @@ class Sample:
     """Other columns, such as of objects: of types that no field reads."""
     odd: Mapping[str, int] = field(default_factory=dict)
     """In how many of the first rows of JSON lines a column of plain values has a list or an object."""
+    floats: Collection[str] = ()
+    """Columns of floating-point numbers: of this type, or in JSON lines with fractions that are no texts."""
 
     @property
     def rows(self) -> int:
@@ -52,6 +56,7 @@ class _Shapes:
     lists: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
     odd: dict[str, int] = field(default_factory=dict)
+    floats: set[str] = field(default_factory=set)
 
     def add(self, column: str, *, lists: bool) -> None:
         """Add the column of an `UnfitColumnError`; one that does not fit as a list either cannot be read."""
@@ -78,7 +83,7 @@ def read_sample(files: Sequence[InputFile], rows: int) -> Sample:
             f" {'delimited text' if source.format == 'delimited' else 'a table of plain values'}?"
         )
     lists = frozenset(shapes.lists - shapes.unread)
-    return Sample(source, columns, lists, sorted(shapes.unread), shapes.odd)
+    return Sample(source, columns, lists, sorted(shapes.unread), shapes.odd, shapes.floats)
 
 
 def _first_rows(
@@ -88,10 +93,21 @@ def _first_rows(
     columns: dict[str, list[str]] = {}
     spec = _bare_spec(source, shapes.lists)
     for _, reader in RawFiles(files, spec).readers():
+        if source.format in ("parquet", "arrow"):
+            shapes.floats.update(_float_columns(reader))
         columns = columns or {name: [] for name in reader.columns if name and name not in shapes.unread}
         if not columns or _take_rows(reader, columns, rows):
             break
     return {name: texts[:rows] for name, texts in columns.items()}
+
+
+def _float_columns(reader: Reader) -> list[str]:
+    """The columns of floating-point numbers in a file with types."""
+    from ctr.features.tables import ArrowReader, ParquetReader
+
+    if not isinstance(reader, ArrowReader | ParquetReader):
+        return []
+    return [field.name for field in reader.schema if pa.types.is_floating(field.type)]
 
 
 def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool:
@@ -108,15 +124,17 @@ def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool
 def _shapes_of_json(file: InputFile) -> _Shapes:
     """Of the first rows; those that are no JSON are left to the reader, as are the few unlike the others."""
     kinds: dict[str, Counter[str]] = {}
+    shapes = _Shapes()
     for line in _first_lines(file, as_json=True):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue
         for name, value in row.items() if isinstance(row, dict) else ():
+            if isinstance(value, float) and not value.is_integer():
+                shapes.floats.add(name)
             if value is not None:
                 kinds.setdefault(name, Counter())[_kind(value)] += 1
-    shapes = _Shapes()
     for name, counts in kinds.items():
         few = _FEW * counts.total()
         if counts["nested"] > few:

@@ -99,6 +99,13 @@ def test_without_a_spec_one_is_drafted_and_kept(model: ctr.Model, rows: list[dic
         ctr.train(rows, label="clicked")
 
 
+def test_a_drafted_model_takes_the_rows_that_it_was_trained_on() -> None:
+    columns = {"click": [0, 1, 0, 0] * 100, "price": [1.5, 2.0, None, 3.25] * 100}
+    model = ctr.train(columns, label="click")
+    assert ctr.evaluate(model, columns).summary.auc == 1
+    assert model.predict([{"price": 2.0}])[0] > model.predict([{"price": 1.5}])[0]
+
+
 def test_the_index_of_a_frame_is_no_feature(rows: list[dict[str, object]]) -> None:
     frame = pd.DataFrame(rows)
     spec = ctr.draft_spec(pd.concat([frame[:600], frame[:600]]), label="click")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -106,6 +107,29 @@ def test_parquet(tmp_path: Path) -> None:
     )
     spec = drafted(str(tmp_path / "log.parquet"))
     assert (spec.source.format, spec.label, len(spec.fields)) == ("parquet", "click", 1)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "feather", "csv"])
+def test_few_fractions_are_numbers_where_they_have_a_type(tmp_path: Path, suffix: str) -> None:
+    """Models refuse fractions as categories in rows and tables: there, 0.5 may be the 0.50 of a text."""
+    path = tmp_path / f"log.{suffix}"
+    frame = pd.DataFrame(
+        {
+            "click": [0, 1, 0, 0] * 100,
+            "price": [1.5, 2.0, None, 3.25] * 100,
+            "os": ["7.1", "8.0", "7.10", "8.0"] * 100,
+            "code": [1.0, 2.0, None, 7.0] * 100,
+        }
+    )
+    if suffix == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif suffix == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        {"parquet": frame.to_parquet, "feather": frame.to_feather}[suffix](path)
+    of_price = "category" if suffix == "csv" else "number"
+    kinds = {field.name: field.type for field in drafted(str(path)).fields}
+    assert kinds == {"price": of_price, "os": "category", "code": "category"}
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet", "feather"])
