@@ -8,7 +8,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from ctr.errors import DataError
+from ctr.errors import DataError, named
 from ctr.packages import require_packages
 from ctr.tracking.runs import RunFolder, flat
 
@@ -43,7 +43,7 @@ class MlflowTracker:
     def __init__(self) -> None:
         """Raises DataError if MLflow is not installed, or does not answer."""
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # the default of 7 takes minutes
-        require_packages("--track mlflow", {"mlflow": "mlflow"}, otherwise="; or name a folder")
+        require_packages(named("track", "mlflow"), {"mlflow": "mlflow"}, otherwise="; or name a folder")
         import mlflow
 
         self._mlflow = mlflow

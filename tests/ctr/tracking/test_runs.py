@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import ctr
+from ctr.errors import DataError, naming_options
+from ctr.tracking import open_trackers
 from tests.command_line import Cli, Finished
 
 Train = Callable[..., Finished]
@@ -183,3 +186,13 @@ def test_without_mlflow_the_message_comes_first(
     assert ran.code == 1
     assert "pip install mlflow" in ran.err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_named_as_its_user_writes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(DataError, match=r'^track="mlflow" needs mlflow, which is not installed'):
+        open_trackers(["mlflow"])
+    with naming_options(), pytest.raises(DataError, match=r"^--track mlflow needs mlflow"):
+        open_trackers(["mlflow"])
