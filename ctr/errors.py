@@ -79,6 +79,13 @@ def named(setting: str, *values: object) -> str:
     return f"{setting}={' or '.join(shown)}" if shown else setting
 
 
+def require_counts(**settings: int | None) -> None:
+    """Raise SettingError for a setting that is neither None nor a whole number of at least 1."""
+    for name, value in settings.items():
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            raise SettingError(f"{named(name)} is {value!r}: give a whole number of at least 1.")
+
+
 def first_problem(error: ValidationError) -> str:
     """The first problem and its place, such as `training.chunks: 'a' should be a valid integer`."""
     # The whole document, such as one that is no JSON, has no place.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from ctr.defaults import MOST_BAD
-from ctr.errors import DataError, ModelError
+from ctr.errors import DataError, ModelError, SettingError, require_counts
 from ctr.features import BadRowPolicy, Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from ctr.features.windows import ServedHistory, Windows
 from ctr.metrics import MetricSummary
@@ -35,11 +35,12 @@ _SEEN_BY_WINDOWS = 4
 """Windows have seen at most this many times the training rows: validation rows and earlier data, too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """A trained model: weights, and the transform they were trained with.
 
-    Immutable except for its windows; any number of threads may predict with one object.
+    Immutable except for its windows; any number of threads may predict with one object. `id` tells whether
+    two models are equal.
     """
 
     linear: LinearModel
@@ -235,6 +236,8 @@ class Model:
         from ctr.model.evaluation import evaluate  # imports this module
         from ctr.model.inputs import inputs_of
 
+        if on_bad_rows not in ("fail", "skip"):
+            raise SettingError(f"on_bad_rows is {on_bad_rows!r}: give one of fail, skip.")
         with inputs_of(data, self.spec) as inputs:
             source = open_source(
                 inputs,
@@ -317,6 +320,7 @@ class Model:
         from ctr.model.explanation import explain, explain_row  # imports this module
         from ctr.model.inputs import inputs_of, is_table, without_file
 
+        require_counts(rows=rows)
         if isinstance(data, Mapping) and not is_table(data):
             return explain_row(self, data)
         with inputs_of(data) as inputs:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctr.errors import CtrWarning, ModelError, SettingError, named
+from ctr.errors import CtrWarning, ModelError, SettingError, named, require_counts
 from ctr.features import ExampleSource, RawSource
 from ctr.jobs import Evaluation, evaluate_models
 from ctr.model import TABLE, Model, inputs_of, load_model, paths_of
@@ -60,10 +60,13 @@ def report(
     """Write the results of `ctr.evaluate` or `ctr.compare` as one HTML page, as `ctr evaluate --report` does.
 
     `data`: raw rows with the values that give features their texts; at most `rows` of them, from the start.
-    Raises DataError if that is not possible.
+    Raises DataError if that is not possible, and ModelError without an evaluation.
     """
     require_report()
+    require_counts(rows=rows)
     evaluations = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    if not evaluations:
+        raise ModelError("there is no evaluation to report: give one or more.")
     models = [
         EvaluatedModel(
             printable(each.model.folder or each.model.id),

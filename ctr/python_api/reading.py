@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from ctr.errors import DataError, require_counts
 from ctr.features import FeatureSpec, parse_spec, read_table, spec_of
 from ctr.features.inspect import Check
 from ctr.features.inspect import check as look
 from ctr.features.inspect import draft_spec as draft
-from ctr.model import inputs_of, without_file
+from ctr.model import inputs_of, paths_of, without_file
 
 
 def read(
@@ -37,7 +38,12 @@ def read(
     [{'click': '1', 'zip': '00007'}, {'click': '0', 'zip': None}]
     >>> folder.cleanup()
     """
-    inputs = [data] if isinstance(data, str | Path) else data
+    inputs = paths_of(data)
+    if inputs is None:
+        raise DataError(
+            f"data: expected the path of a file, or a list of paths, got {type(data).__name__}; ctr.train "
+            "and the other functions take tables as they are."
+        )
     return read_table(inputs, spec_of(spec))
 
 
@@ -60,8 +66,9 @@ def check(data: object, spec: str | Path | Mapping[str, Any] | FeatureSpec, *, r
 
     Raises DataError if a column is missing, or if there is no good row.
     """
+    require_counts(rows=rows)
     with inputs_of(data) as inputs:
-        found = look(spec_of(spec), inputs, rows)
-    for texts in (found.bad_examples, found.layout):
+        result = look(spec_of(spec), inputs, rows)
+    for texts in (result.bad_examples, result.layout):
         texts[:] = [without_file(text, data, inputs[0]) for text in texts]
-    return found
+    return result

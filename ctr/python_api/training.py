@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ctr.errors import CtrWarning, SettingError, named
+from ctr.errors import CtrWarning, SettingError, SpecError, named, require_counts
 from ctr.features import FeatureSpec, load_spec, parse_spec, spec_of
 from ctr.features.inspect import draft_spec as draft
 from ctr.features.spec import is_shipped
@@ -80,7 +80,11 @@ def train(
             values["holdout"] = opened.enter_context(inputs_of(holdout, read_with))
         if model is not None:
             values["model"] = Path(model)
-        values = with_file(TrainJob, values)  # which may also name a hold-out and a model
+        values = with_file(TrainJob, values)  # which may also name a spec, a hold-out and a model
+        if is_table and values["spec"] is None and warm_start is None:
+            raise SpecError(
+                "tables need a feature spec: give spec, or give label, the column of clicks, to draft one."
+            )
         job = TrainJob(
             **{"model": _NOWHERE, **values},
             saved="model" in values,
@@ -128,6 +132,8 @@ def tune(
         raise SettingError(
             f"{named('on_bad_rows', 'quarantine')} writes bad rows beside the settings: give {named('out')}."
         )
+    if job_spec is None and paths_of(data) is None:
+        raise SpecError("tables need a feature spec: give spec, such as that of ctr.draft_spec.")
     with TemporaryDirectory() as scratch, inputs_of(data, job_spec) as inputs:
         file = Path(scratch, "settings.yaml") if out is None else Path(out)
         values = {"inputs": inputs, "spec": job_spec if out is None else spec, **TuneJob.checked(settings)}
@@ -149,6 +155,7 @@ def suggest(
     """
     from ctr.crosses import suggest_crosses
 
+    require_counts(crosses=crosses, rows=rows, workers=workers)
     with inputs_of(data) as inputs:
         return suggest_crosses(
             spec_of(spec),

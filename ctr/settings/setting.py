@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from textwrap import fill
 from types import UnionType
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union, get_args, get_origin
@@ -139,8 +140,11 @@ def _wanted(field: FieldInfo) -> str:
         kind = get_args(kind)[0]  # the other is None
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is Sequence:
+        return "a list"
     low, high = bounds(field)
-    noun = {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "another value")
+    nouns = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+    noun = nouns.get(kind, "another value")
     if high is not None:
         return f"{noun} from {low:,} to {high:,}" if low is not None else f"{noun} of at most {high:,}"
     return noun if low is None else f"{noun} of at least {low:,}"

@@ -46,6 +46,11 @@ _in_redis = partial(Setting, group="Parameters in Redis")
 _engine = partial(Setting, group="Engine")
 _stream = partial(Setting, group="Training that never stops")
 
+
+def _text_of_path(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
 _Positive = Field(ge=1)
 _NotNegative = Field(ge=0)
 _Share = Field(ge=0, le=1)
@@ -61,6 +66,7 @@ class TrainFields(Settings):
     ]
     publish: Annotated[
         str | None,
+        BeforeValidator(_text_of_path),
         Setting(
             "Also add the finished model to this registry, a folder or a URI, and have labels point to it, "
             "such as models@stable: see `ctr models`.",

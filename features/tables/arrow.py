@@ -10,8 +10,9 @@ from ctr.errors import DataError
 from ctr.features.inputs import InputFile
 from ctr.features.spec import FeatureSpec
 from ctr.features.tables.arrow_rows import ArrowPiece, TypedReader, parts_of
-from ctr.features.text import ARROW_FILE
+from ctr.features.text import ARROW_FILE, ARROW_STREAM
 
+_SUFFIXES = frozenset({".arrow", ".arrows", ".ipc", ".feather"})
 _OF_DATASET = {"indptr", "slots", "indices"}
 _HEAD_BYTES = 8  # of a file, with its padding; behind them it is a stream
 _TAIL_BYTES = 1 << 16
@@ -23,9 +24,12 @@ class ArrowReader(TypedReader):
     def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
         self._path = path
         self._ended = False
+        self._begins_like_arrow = True
         self._raw = path.open()
         try:
-            self._is_file = self._raw.peek(_HEAD_BYTES).startswith(ARROW_FILE)
+            head = self._raw.peek(_HEAD_BYTES)
+            self._is_file = head.startswith(ARROW_FILE)
+            self._begins_like_arrow = self._is_file or head.startswith(ARROW_STREAM)
             if self._is_file:
                 self._raw.read(_HEAD_BYTES)
             self._stream = pa.ipc.open_stream(pa.PythonFile(self._raw, mode="r"))
@@ -80,6 +84,11 @@ class ArrowReader(TypedReader):
         self._ended = True
 
     def _unreadable(self, error: Exception) -> DataError:
+        if not self._begins_like_arrow and not _SUFFIXES.intersection(self._path.suffixes):
+            return DataError(
+                f"{self._path}: the feature spec is for Arrow (`source: {{format: arrow}}`), and this is no "
+                "such file; save its rows as Parquet or Arrow, or train a model with a spec for text."
+            )
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return DataError(
             f"{self._path}: cannot be read as an Arrow file or stream ({reason}); if it was cut short, fetch"

@@ -106,6 +106,49 @@ def test_a_drafted_model_takes_the_rows_that_it_was_trained_on() -> None:
     assert model.predict([{"price": 2.0}])[0] > model.predict([{"price": 1.5}])[0]
 
 
+def test_wrong_arguments_are_named(model: ctr.Model, rows: list[dict[str, object]], tmp_path: Path) -> None:
+    for function in (
+        lambda: ctr.check(rows, model.spec, rows=0),
+        lambda: model.explain(rows, rows=0),
+        lambda: ctr.suggest(rows, model.spec, rows=0),
+    ):
+        with pytest.raises(SettingError, match=r"^rows is 0: give a whole number of at least 1\."):
+            function()
+    with pytest.raises(DataError, match=r"^data: expected the path of a file, or a list of paths, got dict"):
+        ctr.read({"click": [1]}, model.spec)
+    with pytest.raises(ModelError, match="there is no evaluation to report"):
+        ctr.report([], tmp_path / "report.html")
+    with pytest.raises(SettingError, match=r"^by is 'site': give a list\."):
+        ctr.evaluate(model, rows, by="site")
+    with pytest.raises(SettingError, match="on_bad_rows is 'quarantine': give one of fail, skip"):
+        model.evaluate(rows, on_bad_rows="quarantine")  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match=r"^tables need a feature spec: give spec, or give label"):
+        ctr.train(rows)
+    with pytest.raises(SpecError, match=r"^tables need a feature spec: give spec, such as"):
+        ctr.tune(rows)
+
+
+def test_a_drafted_model_refuses_text_files(model: ctr.Model, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("click,site,price\n1,shop,2\n")
+    with pytest.raises(DataError, match=r"the feature spec is for Arrow .*, and this is no such file; save"):
+        ctr.evaluate(model, file)
+
+
+def test_a_registry_may_be_a_path(rows: list[dict[str, object]], cli: Cli, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    assert cli("models", "init", "--registry", registry).code == 0
+    model = ctr.train(rows, label="click", model=tmp_path / "model", publish=registry)
+    assert model.id in cli("models", "list", "--registry", registry).out
+
+
+def test_models_can_be_in_collections(model: ctr.Model) -> None:
+    copy = pickle.loads(pickle.dumps(model))
+    assert copy.id == model.id
+    assert model in [copy, model]
+    assert len({copy, model}) == 2
+
+
 def test_the_index_of_a_frame_is_no_feature(rows: list[dict[str, object]]) -> None:
     frame = pd.DataFrame(rows)
     spec = ctr.draft_spec(pd.concat([frame[:600], frame[:600]]), label="click")
