@@ -23,11 +23,11 @@ from ctr.api.schema import (
     NOT_NOW,
     REFUSALS,
     Alive,
+    EventCount,
     Explanations,
     Predictions,
     Problem,
     Ready,
-    Taken,
     describe_arrow,
     describe_rows,
 )
@@ -224,7 +224,7 @@ def add_event_routes(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/events/impressions",
         summary="Report what was shown",
-        response_model=Taken,
+        response_model=EventCount,
         responses=REFUSALS,
     )
     async def impressions(request: Request) -> Response:
@@ -235,7 +235,7 @@ def add_event_routes(app: FastAPI, service: Service) -> None:
         return await service.respond(request, service.impressions)
 
     @app.post(
-        "/v1/events/clicks", summary="Report what was clicked", response_model=Taken, responses=REFUSALS
+        "/v1/events/clicks", summary="Report what was clicked", response_model=EventCount, responses=REFUSALS
     )
     async def clicks(request: Request) -> Response:
         """Rows that were sent as impressions and then clicked, with the time of the impression."""
@@ -248,7 +248,7 @@ def add_feedback_route(app: FastAPI, service: Service) -> None:
     @app.post(
         FEEDBACK,
         summary="Report what was clicked",
-        response_model=Taken,
+        response_model=EventCount,
         responses=REFUSALS,
         openapi_extra=CLICKS,
     )

@@ -126,7 +126,7 @@ class Explanations(BaseModel):
     model: str = Field(description="Id of the model that predicted.")
 
 
-class Taken(BaseModel):
+class EventCount(BaseModel):
     """How many events were accepted."""
 
     taken: int = Field(

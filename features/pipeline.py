@@ -14,7 +14,7 @@ from ctr.errors import DataError, SpecError
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import blocks_of, explain
 from ctr.features.folder import folder_bytes, folder_of_bytes
-from ctr.features.inputs import HeldBytes
+from ctr.features.inputs import BytesFile
 from ctr.features.lines import JsonLinesReader
 from ctr.features.raw import learn
 from ctr.features.spec import (
@@ -251,7 +251,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
 
 def batch_of_lines(name: str, text: bytes, transform: Transform) -> tuple[Batch, dict[int, str]]:
     """The good rows of JSON lines, and by number what is wrong with the others; `name` is for messages."""
-    reader = JsonLinesReader(HeldBytes(name, text), transform.spec)
+    reader = JsonLinesReader(BytesFile(name, text), transform.spec)
     builder, problems, first = BatchBuilder(transform.layout, text.count(b"\n") + 1), dict[int, str](), 0
     for block in blocks_of(reader, transform.columns):
         transform.append(block.cells, block.status, block.column, builder, 0)

@@ -42,7 +42,7 @@ class CheckpointTaker:
         earlier: WorkerReport,
     ) -> None:
         """`earlier`: the report of workers from before a resumption."""
-        self.taken = 0
+        self.count = 0
         self.failures: list[str] = []
         """Why checkpoints could not be written; the job continues without them."""
         self.problem: BaseException | None = None
@@ -104,7 +104,7 @@ class CheckpointTaker:
                         self._pause.open()
                 if commit is not None:
                     commit()
-                    self.taken += 1
+                    self.count += 1
         except (DataError, ModelError) as error:  # the disk's
             self._fail(str(error))
 

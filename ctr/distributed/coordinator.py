@@ -338,6 +338,6 @@ class Coordinator:
             by_worker=by_worker,
             workers_seen=len(self._watch.workers),
             dead_workers=self._watch.dead + read_stalls(self.board, self._watch.workers),
-            checkpoints=self._checkpoints.taken,
+            checkpoints=self._checkpoints.count,
             failed_checkpoints=self._checkpoints.failures,
         )

@@ -36,8 +36,8 @@ class Processes:
                     break
                 on_progress(done / len(tasks))
             # Tasks begin in their order: the first of the failures is that of the first rows.
-            begun = [future for future in futures if not future.cancel()]
-            outcomes = [future.result() for future in begun]
+            started = [future for future in futures if not future.cancel()]
+            outcomes = [future.result() for future in started]
         except BrokenProcessPool:
             raise EngineError(
                 "a process was killed while it ran a task, perhaps for lack of memory."

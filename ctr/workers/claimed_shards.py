@@ -83,11 +83,11 @@ class ShardReader:
     def affinity(self) -> Affinity | None:
         """Which data shards are cheap to read; None if all cost the same."""
         source, plan = self._source, self._plan
-        if not isinstance(source, DatasetSource) or (held := source.held_parts()) is None:
+        if not isinstance(source, DatasetSource) or (cached := source.cached_parts()) is None:
             return None
         return Affinity(
             part_of=lambda shard: source.part_of(plan.rows_of(shard)[0]),
-            held=held,
+            cached=cached,
             shards_in_pass=plan.shards_in_pass,
             shards_in_part=-(-plan.shards_in_pass // len(source.manifest.parts)),
         )

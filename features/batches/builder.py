@@ -88,7 +88,7 @@ class BatchBuilder:
         self._allocate()
 
     @property
-    def room(self) -> int:
+    def spare_rows(self) -> int:
         """How many more examples fit."""
         return self.capacity - self.rows
 

@@ -92,7 +92,7 @@ class CachedFolder:
             with _locked(self._cache / ".lock"):
                 target = stack.enter_context(draft.open("wb"))
                 fcntl.flock(target, fcntl.LOCK_EX)  # or others remove it to make room
-                self._take_room(part, target)
+                self._reserve(part, target)
             source = stack.enter_context(self._files[part.name].open())
             while block := source.read(_BLOCK_BYTES):
                 sha256.update(block)
@@ -102,8 +102,8 @@ class CachedFolder:
             raise torn_part(self.name, part, "its SHA-256 is not the manifest's")
         os.replace(draft, path)
 
-    def _take_room(self, part: PartEntry, target: BinaryIO) -> None:
-        """Have the cache hold no more than it may with this part, whose size the file gets at once."""
+    def _reserve(self, part: PartEntry, target: BinaryIO) -> None:
+        """Remove old parts so that this one fits into the cache, and give its file the full size."""
         most = _most_bytes()
         if part.bytes > most:
             raise DataError(

@@ -142,7 +142,7 @@ class DatasetSource:
         """The number of the part that has this row."""
         return bisect_right(self._part_ends, row)
 
-    def held_parts(self) -> set[int] | None:
+    def cached_parts(self) -> set[int] | None:
         """The numbers of the parts that need not be fetched; None if none need be."""
         missing = self._folder.missing(self.manifest.parts)
         if not missing:

@@ -1,9 +1,9 @@
 """Which files the inputs of a command are, and their bytes: on disks, behind URIs, from a pipe."""
 
 from ctr.features.inputs.input_file import (
+    BytesFile,
     ChosenRows,
     FileState,
-    HeldBytes,
     InputFile,
     LocalFile,
     StandardInput,

@@ -205,8 +205,8 @@ class LocalFile(InputFile):
         return DataError(f"{self}: cannot be read ({error.strerror}).")
 
 
-class HeldBytes(InputFile):
-    """Bytes in memory, as a file of this name."""
+class BytesFile(InputFile):
+    """Bytes in memory, read like a file with this name."""
 
     def __init__(self, name: str, content: bytes) -> None:
         super().__init__(name)

@@ -98,9 +98,9 @@ class HashedPiece:
     def append_to(self, builder: BatchBuilder, row: int) -> int:
         """As `PlacedBlock.append_to`."""
         first = int(np.searchsorted(self.numbers, row))
-        end = min(first + builder.room, len(self.batch))
+        end = min(first + builder.spare_rows, len(self.batch))
         builder.add(self.batch, first, end)
-        return self.last if builder.room else int(self.numbers[end - 1]) + 1
+        return self.last if builder.spare_rows else int(self.numbers[end - 1]) + 1
 
     def bad(self, first: int, last: int) -> Iterator[tuple[PlacedBlock, NDArray[np.int64]]]:
         """As `PlacedBlock.bad`, by block."""

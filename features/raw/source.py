@@ -168,7 +168,7 @@ class RawSource:
         """The first `rows` good examples, or all when there are fewer; bad rows are not counted."""
         builder = BatchBuilder(self._transform.layout, rows, self.no_click)
         with closing(self._blocks()) as blocks:
-            while builder.room and (block := next(blocks, None)) is not None:
+            while builder.spare_rows and (block := next(blocks, None)) is not None:
                 self._transform.append(block.cells, block.status, block.column, builder, 0)
         return builder.take()
 
@@ -220,7 +220,7 @@ class RawSource:
                 self.position = part.position + row
                 read = self.position - start
                 self.fraction_read = part.fraction if stop is None else read / (stop - start)
-                if builder.room == 0:
+                if builder.spare_rows == 0:
                     yield builder.take()
         if builder.rows:
             yield builder.take()

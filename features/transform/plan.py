@@ -95,9 +95,10 @@ def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatu
     for k, (field, features) in enumerate(single):
         field.write(features, hashes[k], present[k])
     problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-    for _, column, made in reversed(steps):  # of several bad columns, that of the first field is reported
-        bad = np.flatnonzero(made.problem)
-        problem[bad], bad_column[bad] = made.problem[bad], column
+    # In reverse, so that of several bad columns in a row, that of the first field is reported.
+    for _, column, field_features in reversed(steps):
+        bad = np.flatnonzero(field_features.problem)
+        problem[bad], bad_column[bad] = field_features.problem[bad], column
     return ColumnFeatures(first, hashes, present, problem, bad_column)
 
 

@@ -177,7 +177,7 @@ class Transform:
         cells = Cells(buffer, cells.starts, cells.ends)
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
         scratch, row = self._scratch, first_row
-        while row < len(cells) and builder.room > 0:
+        while row < len(cells) and builder.spare_rows > 0:
             last, by_column, lists = self._by_column(route, cells, status, row, builder)
             examples = Examples(
                 builder.indptr,
@@ -236,7 +236,7 @@ class Transform:
         if not route.by_column:
             return len(cells), None, None
         good = np.flatnonzero(status[first:] == 0)  # those that may take room
-        last = len(cells) if good.size < builder.room else first + int(good[builder.room - 1]) + 1
+        last = len(cells) if good.size < builder.spare_rows else first + int(good[builder.spare_rows - 1]) + 1
         columns = Columns(cells, status, slice(first, last), route.columns)
         windows: Iterator[Buckets] = iter(())
         if self.history is not None:

@@ -22,8 +22,8 @@ from ctr.features.windows.ring_kernels import KEY, LAST, LOOKED, TOTALS, Layout
 from ctr.features.windows.table import WindowTable, layout_of
 from ctr.features.windows.windows import Windows
 
-_ROOM = 16
-"""For so many keys there is room in a table at first."""
+_FIRST_CAPACITY = 16
+"""The number of keys for which a new table has space."""
 _AT_A_TIME = 1 << 16
 _TIME = struct.Struct("<q")
 
@@ -39,7 +39,7 @@ class WindowRecords:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._layouts = [layout_of(window) for window in spec.windows]
-        self._nothing = Windows(spec, [WindowTable(layout, _ROOM) for layout in self._layouts])
+        self._nothing = Windows(spec, [WindowTable(layout, _FIRST_CAPACITY) for layout in self._layouts])
         self._forms = [
             _Form(layout, table) for layout, table in zip(self._layouts, self._nothing.tables, strict=True)
         ]
@@ -76,7 +76,7 @@ class WindowRecords:
             raise ValueError("the totals are not those of these windows")
         tables, at = [], 0
         for form, layout, of_window in zip(self._forms, self._layouts, by_window, strict=True):
-            table = WindowTable(layout, _ROOM)
+            table = WindowTable(layout, _FIRST_CAPACITY)
             form.load(table, totals[at : at + form.totals_bytes], of_window)
             at += form.totals_bytes
             tables.append(table)

@@ -43,7 +43,7 @@ def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Tok
     """As `shaped`, for each element of a list; equal ones are one feature, with the sum of their values."""
     rows, longest = len(column), _longest(column)
     bounds = np.empty(rows + 1, np.int64)
-    features = _room(_total(column) // 2 + rows, longest // 2 + 1, field.most)
+    features = _empty_features(_total(column) // 2 + rows, longest // 2 + 1, field.most)
     delimiter = np.uint8(UNIT_SEPARATOR if field.delimiter is None else ord(field.delimiter))
     rule, scratch = _rule(field, seed, learnt), np.empty(longest + 1, np.uint8)
     hash_lists(column.text, delimiter, field.counts, rule, scratch, bounds, features)
@@ -56,8 +56,8 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Token
     bounds = np.empty(rows + 1, np.int64)
     words, chars = len(field.words), len(field.chars)
     # There are half as many words as characters at most, and a word has two more of these.
-    room = words * (_total(column) // 2 + rows) + chars * 2 * (_total(column) + rows)
-    features = _room(room, words * (longest // 2 + 1) + chars * 2 * (longest + 1), field.most)
+    capacity = words * (_total(column) // 2 + rows) + chars * 2 * (_total(column) + rows)
+    features = _empty_features(capacity, words * (longest // 2 + 1) + chars * 2 * (longest + 1), field.most)
     hash_texts(
         column.text,
         np.array(field.words, np.int64),
@@ -72,8 +72,8 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Token
     return TokenCounts(bounds, features.hashes, features.values, np.zeros(rows, np.uint8))
 
 
-def _room(features: int, of_one: int, most: int | None) -> Features:
-    """Space for `features` features, of which one row has at most `of_one`."""
+def _empty_features(features: int, of_one: int, most: int | None) -> Features:
+    """Empty arrays for `features` features, of which one row has at most `of_one`."""
     if most is not None:
         of_one = min(of_one, most)
     places = np.full(1 << max(2 * of_one, 2).bit_length(), -1, np.int64)

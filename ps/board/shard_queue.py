@@ -39,7 +39,7 @@ class Affinity:
 
     part_of: Callable[[int], int]
     """The part in which a data shard begins."""
-    held: Collection[int]
+    cached: Collection[int]
     """The parts that are on the worker's machine."""
     shards_in_pass: int
     shards_in_part: int
@@ -325,6 +325,6 @@ def choose_shard(
 
     def cost(shard: int) -> tuple[int, int]:
         part = part_of(shard)
-        return 0 if part in affinity.held else 2 if part in of_others else 1, shard
+        return 0 if part in affinity.cached else 2 if part in of_others else 1, shard
 
     return int(min([*free, *following], key=cost))

@@ -71,8 +71,8 @@ def _model_lines(store: StoreStatus) -> list[str]:
     optimizer = facts.get("name", "an unknown optimizer")
     known = [field.name for field in fields(OPTIMIZERS[optimizer])] if optimizer in OPTIMIZERS else []
     settings = ", ".join(f"{name} {facts[name]}" for name in known if name in facts)
-    held = size(sum(node.partition_bytes for node in store.nodes))
-    seen = held if store.byte_balance is not None or store.whole else f"at least {held}"
+    stored = size(sum(node.partition_bytes for node in store.nodes))
+    seen = stored if store.byte_balance is not None or store.whole else f"at least {stored}"
     lines = [
         f"model {model.name}: 2**{model.bits} slots in {some(model.partitions, 'partition')}, {seen}; "
         f"{optimizer} ({settings}); transform {fingerprint}, incarnation {model.incarnation}"

@@ -38,7 +38,7 @@ class LocalAttempts:
     """The content of a file that the driver has written there."""
 
     @classmethod
-    def begun(cls, folder: Path) -> LocalAttempts:
+    def start(cls, folder: Path) -> LocalAttempts:
         """Start attempts in a folder; called by the driver."""
         mark = secrets.token_hex(8)
         (folder / _MARK).write_text(mark)

@@ -69,7 +69,7 @@ def write_splits(
     """
     place = out.resolve()
     with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
-        hashed = _hash_all(engine, source, LocalAttempts.begun(folder), choice, str(place), what)
+        hashed = _hash_all(engine, source, LocalAttempts.start(folder), choice, str(place), what)
         _take_passes(source, hashed, folder)
         for each in chain.from_iterable(hashed):
             for old, new in draft.take(each.done).items():

@@ -49,7 +49,7 @@ def read(
                     f"{block.origin.place(i)}: {transform.explain(cells, i, status[i], column[i])[0]}"
                     for i in first + np.flatnonzero(status[first:row])
                 ]
-                if builder.room == 0:
+                if builder.spare_rows == 0:
                     batches.append(builder.take())
     return [*batches, builder.take()], problems
 

@@ -208,7 +208,7 @@ def test_a_full_builder_stops_and_the_next_one_goes_on() -> None:
     row, batches = 0, []
     while row < 200:
         row = transform.append(cells, status, column, builder, row)
-        if builder.room == 0:
+        if builder.spare_rows == 0:
             batches.append(builder.take())
     assert len(batches) == 13
     assert builder.rows == 1
