@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 from ctr.features import Batch, FeatureSpec
 from ctr.features.batches import is_compiled, slot_dtype
 from ctr.features.spec import UNIX, UNIX_MS, TimeField, column_of, columns_of, learnt_of
+from ctr.features.threads import Threads, cores
 from ctr.features.transform import Transform
 from ctr.learn import Learner, warm_up
 from ctr.optimizers import Optimizer
@@ -84,7 +83,7 @@ def compile_hashing_beside(spec: FeatureSpec, *, with_fields: bool) -> None:
 
 
 def _beside(compile_kernels: Callable[..., None], *arguments: object) -> None:
-    if len(os.sched_getaffinity(0)) == 1 or threading.active_count() > 1:
+    if cores() == 1 or threading.active_count() > 1:
         return
     from multiprocessing import get_context  # for a first run alone
 
@@ -118,9 +117,8 @@ def run_small_jobs(spec: FeatureSpec | None, processes: int | None = None) -> No
     with TemporaryDirectory() as top:
         folder = Path(top)
         tasks = list(_tasks(folder) if spec is None else [_of_spec(spec, folder / "own")])
-        threads = processes or len(os.sched_getaffinity(0))
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(_run, tasks))
+        with Threads(processes or cores(), "warm-up") as threads:
+            list(threads.map(_run, tasks))
 
 
 def _tasks(folder: Path) -> Iterator[tuple[Path, Task]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ctr.features import Chunk
 from ctr.features.batches import localize
+from ctr.features.threads import Threads
 from ctr.learn import Timings
 from ctr.model import chunk_margins, probabilities_of
 from ctr.optimizers import Float32, Optimizer
@@ -72,7 +73,7 @@ class StreamWorker:
         self._worker_id, self._lanes = worker, {}
         polling, reading, reported = _polling(), Future[list[StreamExamples]](), self.examples
         reading.set_result([])
-        with ThreadPoolExecutor(1, thread_name_prefix="reader") as reader:
+        with Threads(1, "reader") as reader:
             while not stopping():
                 gate = self._board.queue.gate(worker)
                 if not gate.live:
