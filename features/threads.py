@@ -31,14 +31,14 @@ def cores() -> int:
 
 
 class Threads:
-    """So many threads, which begin what is submitted before all that is `ahead`.
+    """A pool of `count` threads with two queues: calls of `submit` run before calls of `ahead`.
 
-    Leaving the `with` block ends them. Python does not wait for them at its end, as it would for those of a
-    ThreadPoolExecutor: a call that hangs, as on a disk, keeps no process alive.
+    Leaving the `with` block ends the threads. Unlike those of a ThreadPoolExecutor, they are daemons: a call
+    that hangs, for example on a disk, does not keep the process alive.
 
-    What is done ahead of time fills gaps in short pieces. With threads of its own, more would run than there
-    are cores, and take them, and what is in their caches, from what others wait for: training two workers on
-    raw text took a third more processor time.
+    Work ahead of time shares these threads in short calls. On threads of its own, it would compete for cores
+    and their caches with work that others wait for: training two workers on raw text took a third more
+    processor time.
     """
 
     def __init__(self, count: int, name: str = "hasher") -> None:
@@ -57,7 +57,10 @@ class Threads:
         self.close()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End the threads; what has not begun is cancelled. Waits for what has begun, `timeout_s` at most."""
+        """Cancel the calls that have not begun, wait for the others, and end the threads.
+
+        `timeout_s`: the longest wait for each thread; None: no limit.
+        """
         with self._changed:
             self._closed = True
             waiting = [*self._submitted, *self._ahead]
@@ -79,12 +82,12 @@ class Threads:
         return self._add(self._ahead, lambda: call(*args, **kwargs))
 
     def map(self, call: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-        """What `call` gives for each of the items, in their order; all are submitted at once."""
+        """The results of `call` for the items, in order; all calls are submitted immediately."""
         futures = [self.submit(call, item) for item in items]
         return (future.result() for future in futures)
 
     def over(self, bounds: Sequence[int], call: Callable[[int, int], T]) -> list[T]:
-        """What `call(first, last)` gives for each block, in order; `bounds`: their starts, and the end."""
+        """The results of `call(first, last)` for blocks, in order; `bounds`: their starts, and the end."""
         blocks = list(pairwise(bounds))
         if self.count == 1 or len(blocks) == 1:
             return [call(*block) for block in blocks]
@@ -116,13 +119,13 @@ class Threads:
                     future.set_result(call())
                 except BaseException as error:  # noqa: BLE001  (raised where the result is asked for)
                     future.set_exception(error)
-            del future, call  # they may hold much memory
+            del future, call  # they may hold a lot of memory
 
 
 def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Threads) -> Generator[U, None, None]:
-    """What `call` gives for each item, in their order, worked out on so many threads, or ahead on these.
+    """The results of `call` for the items, in order. `threads`: a number of new threads, or existing ones.
 
-    The calling thread reads items, at most two per thread ahead. An error of an item or a call is raised
+    The calling thread reads the items, at most two per thread ahead. An error of an item or a call is raised
     after the results before it, as if there were no threads.
     """
     if isinstance(threads, int):
@@ -150,7 +153,7 @@ def in_order(call: Callable[[T], U], items: Iterator[T], threads: int | Threads)
 
 
 class Background:
-    """A thread that remembers what went wrong on it. Leaving the `with` block waits for all calls."""
+    """A thread that remembers the last error of its calls. Leaving the `with` block waits for all calls."""
 
     def __init__(self, name: str) -> None:
         self._thread = Threads(1, name)
@@ -166,7 +169,7 @@ class Background:
         self._thread.close()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run it after all earlier calls; the result, or what it raises, comes with the future."""
+        """Run the call after all earlier ones. The future has its result or its error."""
 
         def noting_failure() -> T:
             try:
@@ -179,13 +182,13 @@ class Background:
         return future
 
     def require_sound(self) -> None:
-        """Raise what a call raised last, if one did."""
+        """Raise the last error of a call, if there was one."""
         if self._failure is not None:
             raise self._failure
 
 
 class ReaderHangs(Exception):  # noqa: N818  (no fault of the program)
-    """Reading was to stop, and the next item does not come: the disk hangs, or the network."""
+    """Reading was asked to stop, but the next item does not arrive: the disk or the network hangs."""
 
 
 class Prefetch(Generic[T]):
@@ -197,7 +200,7 @@ class Prefetch(Generic[T]):
     """
 
     def __init__(self, items: Iterator[T], depth: int, stop: Event | None = None) -> None:
-        """Once `stop` is set, nobody waits long for an item: ReaderHangs is raised when none comes."""
+        """Once `stop` is set, iterating waits 10 s at most for an item, and then raises ReaderHangs."""
         self._items, self._depth, self._stop = items, depth, stop
         self._thread = Threads(1, "reader")
         self._coming: deque[Future[list[T]]] = deque()
@@ -212,7 +215,7 @@ class Prefetch(Generic[T]):
     ) -> None:
         for each in self._coming:
             each.cancel()
-        # An interrupted program must not wait for a disk that may hang for ever.
+        # An interrupted program must not wait for a disk that may hang forever.
         longest_s = _LONGEST_END_S if isinstance(error, KeyboardInterrupt | ReaderHangs) else None
         ended = wait([self._thread.submit(self._end)], longest_s).done
         self._thread.close(None if ended else 0)
@@ -237,4 +240,4 @@ class Prefetch(Generic[T]):
 
     def _end(self) -> None:
         if isinstance(self._items, Generator):
-            self._items.close()  # an unfinished pass puts in order what it leaves behind
+            self._items.close()  # an unfinished pass tidies up

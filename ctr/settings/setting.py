@@ -1,4 +1,4 @@
-"""`Settings`: those of a job, described once; `Setting`: how one is shown; `taking`: functions of them."""
+"""`Settings` describes the settings of a job once; `Setting`: a field's help; `taking`: a decorator."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a field says of itself beyond its name, type, default and bounds."""
+    """The help of a setting: its text, and how a command line shows it."""
 
     help: str
-    """`{name}` stands for another setting, as the user writes it."""
+    """The text. `{name}` is replaced by the name of another setting, as the user writes it."""
     group: str | None = None
-    """The panel of help that it is in."""
+    """The panel of the help."""
     metavar: str | None = None
-    """What stands for its value in help."""
+    """The placeholder of its value in the help."""
     kind: Any = None
-    """What a command line takes for it; None: its own type."""
+    """The type of the command-line option; None: the field's type."""
     options: tuple[str, ...] = ()
-    """Its options on a command line; empty: the one of its name."""
+    """The names of its option; empty: made from the field's name."""
     argument: bool = False
-    """Whether it stands on a command line without a name."""
+    """True if a command line takes it as a positional argument."""
     paths: bool = False
-    """Whether it names inputs that have to be there."""
+    """True if it names inputs, which must exist."""
     default: str | None = None
-    """The default as people write it; None: as it is."""
+    """The default as the help shows it; None: the value itself."""
     show_default: bool = True
 
     @property
     def text(self) -> str:
-        """The help, with other settings named as this user writes them."""
+        """The help, with the names of other settings as this user writes them."""
         return self.help.format_map(_Names())
 
 
@@ -62,15 +62,16 @@ class _Names(dict[str, str]):
 
 
 class Settings(BaseModel):
-    """Settings of a job: fields with a `Setting` are its users' to choose, others are facts of the program.
+    """Settings of a job. Users choose the fields that have a `Setting`; programs set the others.
 
-    A command line, the keys of a file, and the arguments of a Python function are made from the fields.
-    Raises SettingError, which names the setting as its user writes it, for an unknown one and a wrong value.
+    Command-line options, the keys of settings files and the arguments of Python functions are made from the
+    fields. Raises SettingError for an unknown setting and a wrong value; it names the setting as the user
+    writes it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
     environment: ClassVar[str] = ""
-    """With what the names of environment variables begin that stand for settings; empty: none do."""
+    """The prefix of environment variables for settings, such as `CTR_SERVE_`; empty: there are none."""
 
     @classmethod
     def described(cls) -> dict[str, tuple[FieldInfo, Setting]]:
@@ -80,7 +81,7 @@ class Settings(BaseModel):
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, if all of them are settings; raises SettingError, which suggests a similar name."""
+        """A copy of the values. Raises SettingError for an unknown name, and suggests a similar one."""
         known = cls.described()
         for name in values:
             if name not in known:
@@ -90,12 +91,12 @@ class Settings(BaseModel):
         return dict(values)
 
     def with_values(self, **values: Any) -> Self:
-        """The same settings but for these values, which are right already."""
+        """A copy with these values, which are not checked."""
         return self.model_copy(update=values)
 
     @classmethod
     def value(cls, name: str, value: object, place: str) -> Any:
-        """A value for one setting, checked; `place` is where its user wrote it. Raises SettingError."""
+        """Check and convert the value of one setting. Raises SettingError, which begins with `place`."""
         field = cls.model_fields[name]
         try:
             return TypeAdapter(field.rebuild_annotation(), config=cls.model_config).validate_python(value)
@@ -104,7 +105,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_our_words(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _with_our_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
             return handler(values)
         except ValidationError as error:
@@ -113,31 +114,31 @@ class Settings(BaseModel):
 
     @classmethod
     def _complaint(cls, error: ValidationError, name: str, place: str) -> str:
-        """What pydantic complains of, as our messages say it."""
+        """The first error of pydantic, worded like our other messages."""
         first = error.errors(include_url=False)[0]
         if first["type"] == "missing":
             return f"{place} is missing."
         if name not in cls.model_fields or first["type"] == "value_error":
             return f"{place}: {problem_of(error)}"
-        return f"{place} is {_shown(first['input'])}: give {_wanted(cls.model_fields[name])}."
+        return f"{place} is {_shown(first['input'])}: give {_expected(cls.model_fields[name])}."
 
 
 def setting_of(field: FieldInfo) -> Setting | None:
-    """What a field says of itself, if it is a setting."""
+    """The `Setting` of a field, or None."""
     return next((each for each in field.metadata if isinstance(each, Setting)), None)
 
 
 def bounds(field: FieldInfo) -> tuple[Any, Any]:
-    """The least and the greatest value of a number; None: it has no such bound."""
+    """The smallest and the largest value of a number; None: no bound."""
     low = next((each.ge for each in field.metadata if isinstance(each, Ge)), None)
     return low, next((each.le for each in field.metadata if isinstance(each, Le)), None)
 
 
-def _wanted(field: FieldInfo) -> str:
-    """What a value of this setting can be: `a whole number of at least 1`."""
+def _expected(field: FieldInfo) -> str:
+    """A description of the values that the setting takes, such as `a whole number of at least 1`."""
     kind: Any = field.annotation
     if get_origin(kind) in (Union, UnionType):
-        kind = get_args(kind)[0]  # the other is None
+        kind = get_args(kind)[0]  # another one is None
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is Sequence:
@@ -155,9 +156,9 @@ def _shown(value: object) -> str:
 
 
 def taking(settings: type[Settings], *, but: Collection[str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Give a function the signature and the docstring of the settings that it takes as `**settings`.
+    """A decorator that adds settings to the signature and docstring of a function with `**settings`.
 
-    `but`: those that it has arguments of its own for, or does not take.
+    `but`: settings to leave out, as the function has its own arguments for them or does not take them.
     """
 
     def described(function: Callable[P, T]) -> Callable[P, T]:

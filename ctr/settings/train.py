@@ -72,22 +72,22 @@ class TrainJob(TrainFields):
     """What to train, on what, and where the model goes."""
 
     saved: bool = True
-    """Whether the model is written; if not, it is for this program alone."""
+    """False if the model is only returned to the program, and not written."""
     spec_name: str | None = None
-    """The spec's name or path as a user gave it; None: it came from a program, a data set or a model."""
+    """The spec's name or path as given by a user; None: a program, a data set or a model gave it."""
     data_name: str | None = None
-    """What the manifest calls the inputs; None: their paths."""
+    """The name of the inputs in the manifest; None: their paths."""
     search: Mapping[str, Any] | None = None
-    """What the manifest says of the search that chose the optimizer's settings, if there was one."""
+    """The manifest's entry about the search that chose the optimizer's settings, if there was one."""
 
     @property
     def optimizer_settings(self) -> dict[str, str | float]:
-        """What was chosen for `choose_optimizer`."""
+        """The chosen settings, for `choose_optimizer`."""
         chosen = self.chosen(_OF_OPTIMIZERS)
         return chosen if self.optimizer is None else {"name": self.optimizer, **chosen}
 
     def with_optimizer(self, name: str | None, settings: Mapping[str, float]) -> Self:
-        """The job with another optimizer and these settings of it, and no others."""
+        """The job with another optimizer, which has only these settings."""
         return self.with_values(optimizer=name, **{**dict.fromkeys(_OF_OPTIMIZERS), **settings})
 
     @property
@@ -106,11 +106,11 @@ class TrainJob(TrainFields):
 
     @property
     def named_inputs(self) -> list[str]:
-        """What the manifest calls the inputs."""
+        """The names of the inputs in the manifest."""
         return [printable(path) for path in self.inputs] if self.data_name is None else [self.data_name]
 
     def manifest(self, **chosen: Any) -> dict[str, Any]:
-        """The settings that a model's manifest has; `chosen`: those that were chosen for the job."""
+        """The settings for a model's manifest; `chosen` replaces those that the job left open."""
         values = {name: getattr(self, name) for name in _IN_MANIFEST} | chosen
         return {name: printable(each) if isinstance(each, Path) else each for name, each in values.items()}
 
@@ -120,7 +120,7 @@ class TrainJob(TrainFields):
         return bool(self.holdout or self.holdout_fraction or self.holdout_where)
 
     def rows(self, *, held_out: bool) -> RowChoice | None:
-        """The rows of the inputs that are kept for evaluation, or the others; None: no condition tells."""
+        """The rows of the inputs for evaluation, or those for training; None: there is no condition."""
         if self.holdout_where is None:
             return None
         return chosen_rows(self.holdout_where, meets=held_out)
@@ -132,19 +132,19 @@ class TrainJob(TrainFields):
 
     @property
     def reading_threads(self) -> int:
-        """How many threads train in memory and make examples of raw rows: as many as workers, or as cores."""
+        """How many threads train in memory and hash raw rows: one per worker, at most one per core."""
         from ctr.features.threads import cores
 
         return min(self.workers, cores()) if self.in_memory else 1
 
     @property
     def bad_row_policy(self) -> BadRowPolicy:
-        """What becomes of bad rows of the inputs."""
+        """The policy for bad rows of the inputs."""
         return self._bad_row_policy(".bad-rows")
 
     @property
     def holdout_bad_row_policy(self) -> BadRowPolicy:
-        """The same for the hold-out."""
+        """The policy for bad rows of the hold-out."""
         return self._bad_row_policy(".holdout.bad-rows")
 
     def _bad_row_policy(self, suffix: str) -> BadRowPolicy:
@@ -154,7 +154,7 @@ class TrainJob(TrainFields):
 
     @property
     def interrupted(self) -> Path:
-        """Where the model of a job goes that was stopped before its end."""
+        """The folder of the model if the job is stopped."""
         return beside(self.model, ".interrupted")
 
     @model_validator(mode="after")
@@ -199,7 +199,7 @@ class TrainJob(TrainFields):
         return self
 
     def require_batch(self) -> None:
-        """Raise SettingError for what means nothing where all examples are learnt from at once."""
+        """Raise SettingError for settings that do not apply to batch optimizers."""
         given = {
             "store": not self.in_memory,
             "epochs": self.epochs > 1,
@@ -217,7 +217,7 @@ class TrainJob(TrainFields):
 
 
 def _require_stream_alone(job: TrainJob) -> None:
-    """Raise SettingError for what does not go with a stream, and what goes with nothing else."""
+    """Raise SettingError for settings that exclude a stream, and for those that need one."""
     given = job.changed(STREAM_ONLY)
     if job.stream is None:
         if not job.inputs:
@@ -241,7 +241,7 @@ def _require_stream_alone(job: TrainJob) -> None:
 
 
 def _require_one_reading(job: TrainJob) -> None:
-    """Raise SettingError if standard input were to be read more than once."""
+    """Raise SettingError if the job would read standard input more than once."""
     if "-" not in [*job.inputs, *job.holdout]:
         return
     again = job.epochs > 1 or bool(job.holdout_fraction or job.holdout_where)
@@ -254,7 +254,7 @@ def _require_one_reading(job: TrainJob) -> None:
 
 
 def _require_new_model(job: TrainJob) -> None:
-    """Raise SettingError for what a search does not go with."""
+    """Raise SettingError for settings that exclude a search for settings."""
     for name in job.changed(_NOT_WITH_AUTO):
         raise SettingError(
             f"{named('auto')} is for a new model of all rows, whose settings it chooses: leave out {name}."
@@ -271,9 +271,9 @@ def _require_new_model(job: TrainJob) -> None:
 
 
 def _require_optimizer(job: TrainJob) -> None:
-    """Raise SettingError for settings that their optimizer cannot have."""
+    """Raise SettingError for settings that the optimizer does not have."""
     if job.warm_start is not None or not job.optimizer_settings:
-        return  # of a warm start, its model says what the settings are for
+        return  # the optimizer of a warm start is that of its model
     from ctr.optimizers import choose_optimizer
 
     try:
@@ -285,7 +285,7 @@ def _require_optimizer(job: TrainJob) -> None:
 
 
 def _require_redis(job: TrainJob) -> None:
-    """Raise SettingError for what has no effect with the job's store and consistency."""
+    """Raise SettingError for settings without effect with the job's store and consistency."""
     given = job.changed(_ONLY_IN_REDIS)
     if job.consistency in ("ssp", "asp"):
         given.append(named("consistency", job.consistency))

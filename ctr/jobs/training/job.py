@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
-    """`run` for a command: SIGINT and SIGTERM stop it, and each phase shows its progress."""
+    """`run` for a command: SIGINT and SIGTERM stop it, and it shows the progress of each phase."""
     with stop_requests() as stop:
         return run(job, stop, progress)
 
@@ -61,13 +61,14 @@ def run(
 ) -> TrainOutcome:
     """Train, save the model, and evaluate it on the hold-out.
 
-    `stop`, once set, ends training after the running round; what was learnt so far is then saved beside
-    `job.model` (suffix `.interrupted`), and a model that was there stays. The model is on disk before it is
-    evaluated, and its metrics are added to it; one that is to be calibrated gets there when it is. A store in
-    Redis is emptied at the very end.
+    Setting `stop` ends training after the current round. The unfinished model is then saved beside
+    `job.model` (suffix `.interrupted`), and an earlier model stays. The model is saved before it is
+    evaluated, but after it is calibrated; its metrics are added later. At the very end, the model is removed
+    from a store in Redis.
 
-    When nothing was learnt yet, or at a second signal, KeyboardInterrupt is raised, whose text says what is
-    left of the job. Raises the errors of the parts; what can be checked is checked before training.
+    If nothing was learnt before the stop, and at a second signal, it raises KeyboardInterrupt, whose text
+    says what remains of the job. Raises the errors of all steps; as much as possible is checked before
+    training.
     """
     remains, stop = Remains(job), stop or Event()
     with _saying_what_remains(remains), ExitStack() as opened:
@@ -124,9 +125,9 @@ def run(
 
 
 def require_days(job: TrainJob) -> None:
-    """Raise for inputs that are not days of one log, and an optimizer that keeps nothing of the days before.
+    """Check before training that inputs are days of one log, and that the optimizer learns day after day.
 
-    It is what can be known before any is trained on: DataError, and ModelError for the optimizer.
+    Raises DataError, or ModelError for the optimizer.
     """
     if len(job.inputs) < 2:
         raise DataError("one input is one day, with none after it to evaluate on; give two or more.")
@@ -153,10 +154,10 @@ def require_days(job: TrainJob) -> None:
 
 
 def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
-    """Train on each of the job's inputs in turn, from what was learnt until then; evaluate on the next.
+    """Train on each of the job's inputs in turn, from the model of the earlier ones; evaluate on the next.
 
-    After each day the model is in `job.model`, so what fails or is stopped on a day leaves the model of the
-    days before. That day's outcome is the last then. Raises the errors of `run_train_job`.
+    After each day, its model is in `job.model`, and stays there if a later day fails or is stopped. The
+    outcome of a stopped day is the last. Raises the errors of `run_train_job`.
     """
     for number, day in enumerate(job.inputs):
         of_day = job.with_values(inputs=[day], holdout=job.inputs[number + 1 : number + 2])
@@ -172,7 +173,7 @@ def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
 
 @contextmanager
 def _saying_what_remains(remains: Remains) -> Iterator[None]:
-    """Let an interrupt, and an error after which the store still holds the parameters, say how to go on."""
+    """Add advice to an interrupt, and to an error after which parameters remain in the store."""
     try:
         yield
     except KeyboardInterrupt:
@@ -199,7 +200,7 @@ def _learn(
     on_progress: Callable[[TrainProgress], None],
     engine: Engine | None,
 ) -> tuple[Trained, ClusterSummary | None]:
-    """What was learnt, and of a job through Redis how it went. Raises KeyboardInterrupt if it is nothing."""
+    """Train; jobs through Redis also have a summary. Raises KeyboardInterrupt if nothing was learnt."""
     with show("training") as report:
 
         def shown(p: TrainProgress) -> None:
@@ -225,7 +226,7 @@ def _learn(
 
 
 def _model(setup: TrainSetup, trained: Trained, cluster: ClusterSummary | None, remains: Remains) -> Model:
-    """The trained model; raises ModelError where it would be nonsense, which no store keeps either."""
+    """The trained model. If it is unusable, empty the store and raise ModelError."""
     try:
         return setup.model(trained.state, trained.result, _bad_rows(setup, cluster).count)
     except ModelError as error:
@@ -238,11 +239,11 @@ def _model(setup: TrainSetup, trained: Trained, cluster: ClusterSummary | None, 
 
 @dataclass(frozen=True, slots=True)
 class _CalibratedModel:
-    """The model to save, and what its calibration says of it."""
+    """The model to save, and its metrics before and after calibration."""
 
     model: Model
     whole: bool = True
-    """Whether it is what the job was to make; if not, it was interrupted, or its calibration failed."""
+    """False if training or calibration was interrupted, or calibration failed."""
     calibrated: MetricSummary | None = None
     uncalibrated: MetricSummary | None = None
     failure: CtrError | None = None
@@ -251,7 +252,7 @@ class _CalibratedModel:
 def _calibrate(
     setup: TrainSetup, trained: Trained, model: Model, passes: PassEvaluations, stop: Event, show: Show
 ) -> _CalibratedModel:
-    """The model calibrated on the hold-out, if it is to be; as it is when that fails, or is stopped."""
+    """Calibrate the model on the hold-out if the job says so; if that fails or stops, it is unchanged."""
     method, holdout = setup.job.calibrate, setup.holdout
     if method is None or holdout is None or trained.result.interrupted:
         return _CalibratedModel(model, whole=not trained.result.interrupted)
@@ -270,7 +271,7 @@ def _calibrate(
 
 @dataclass(frozen=True, slots=True)
 class _Evaluation:
-    """What the hold-out says of the model, after the last pass and after those before it."""
+    """The model's metrics on the hold-out, after the last pass and after earlier ones."""
 
     holdout: MetricSummary | None
     by_pass: Mapping[int, MetricSummary]
@@ -285,7 +286,7 @@ def _evaluate(
     stop: Event,
     show: Show,
 ) -> _Evaluation:
-    """Evaluate the model, unless calibration has done so, and note its metrics in its manifest."""
+    """Evaluate the model unless calibration has done so, and write the metrics to its manifest."""
     summary = calibration.calibrated
     if setup.holdout is None or calibration.failure is not None:
         return _Evaluation(summary, {})
@@ -313,7 +314,7 @@ def _evaluate(
 def _raise_failure(
     calibration: _CalibratedModel, evaluation: _Evaluation, saved_to: Path | None, left_in_store: str | None
 ) -> None:
-    """Raise what went wrong after the model was trained, saying where that is."""
+    """Raise the error of calibration or evaluation; it says where the trained model is."""
     failure = calibration.failure or evaluation.failure
     if failure is None:
         return
@@ -340,14 +341,14 @@ def _publish(place: str, model: Path) -> None:
 
 
 def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
-    """Those of training; workers meet none in a data set, whose build left them out."""
+    """The bad rows of training; a data set has none, as its build left them out."""
     if cluster is None or isinstance(setup.source, DatasetSource):
         return setup.source.bad_rows
     return cluster.report.bad_rows
 
 
 def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
-    """What the first rows show that the user should know, and metrics that are better than the model is."""
+    """Warnings about the data, from its first rows, and about metrics that overstate the model."""
     from ctr.jobs.evaluate import too_good  # which training itself does without
 
     source, holdout = setup.source, setup.holdout
@@ -366,7 +367,7 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
 
 
 def _repeat_warnings(setup: TrainSetup) -> list[str]:
-    """Warnings where rows count twice: as input, or as that of the models that this one goes on from."""
+    """Warnings about rows that are trained on twice: inputs of this job, or of the models it continues."""
     times = Counter(map(str, setup.source.inputs))
     warnings = [
         f"{name} is given {count} times, so that its rows count {count} times; give it once"
@@ -383,7 +384,7 @@ def _repeat_warnings(setup: TrainSetup) -> list[str]:
 
 
 def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation) -> list[str]:
-    """A warning where the order of the rows, or a hold-out of one class, makes the metrics worthless."""
+    """A warning if metrics mean nothing: rows are sorted by label, or the hold-out has one class."""
     rows, holdout = trained.result.progressive.summary(), evaluation.holdout
     others = (rows.examples - rows.positives) / setup.sampling.negative_rate
     rate = rows.positives / max(rows.positives + others, 1)
@@ -400,12 +401,12 @@ def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation
 
 
 def _window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:
-    """A warning where the windows of a data set started empty."""
+    """A warning if the windows of a data set started empty."""
     if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
         return []
     began = f"{source.name}: its windows started empty"
     if job.warm_start is None:
-        return [f"{began}, so its first rows have little history; build the next day with --windows-from"]
+        return [f"{began}, so its first rows have little history; build the next day with `--windows-from`"]
     return [
         f"{began}, though the model {printable(job.warm_start)} was trained on some: build it with"
         " `--windows-from` and the model or data set of the day before"
