@@ -227,9 +227,27 @@ def test_both_serve_the_model(cluster: dict[str, int], data: Path) -> None:
             ):
                 answer = ready.read()
         assert b'"ready"' in answer
+        assert _health_check(server.pid, port).returncode == 0
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            unheard = _health_check(server.pid, unused.getsockname()[1])
+        assert unheard.returncode == 1
+        assert "Connection refused" in unheard.stderr
+        assert _health_check(os.getpid(), port).returncode == 0, "of another command, nothing is asked"
     finally:
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
+
+
+def _health_check(command: int, port: int) -> subprocess.CompletedProcess[str]:
+    """The image's, with that process as the container's command."""
+    return subprocess.run(
+        [sys.executable, DOCKER / "health.py", str(command)],
+        env=os.environ | {"CTR_SERVE_PORT": str(port)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_cluster_with_a_slot_that_nobody_serves(cluster: dict[str, int], data: Path) -> None:
