@@ -98,7 +98,6 @@ def create_app(
     add_model_route(app, model.manifest)
     add_state_routes(app, service)
     add_page(app, lambda: service.model)  # not the model itself: see `Service.close`
-    add_open_inference(app, service)
     if model.spec.windows:
         add_event_routes(app, service)
     if feedback is not None:
@@ -106,9 +105,10 @@ def create_app(
     else:
         app.add_route(FEEDBACK, _no_feedback_log, methods=["POST"], include_in_schema=False)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    paths = frozenset(add_open_inference(app, service)).union(route.path for route in routes)
     # Added first, so innermost: middleware that counts, logs or refuses requests also sees predictions.
     app.add_middleware(Shortcut, service=service, path=PREDICT)
-    counting = partial(service.metrics.counting, paths=frozenset(route.path for route in routes))
+    counting = partial(service.metrics.counting, paths=paths)
     app.add_middleware(counting)
     app.state.service = service
     app.state.shortcut = counting(Shortcut(app, service=service, path=PREDICT))

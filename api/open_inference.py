@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
 
 from ctr import __version__
 from ctr.api.open_inference_schema import (
@@ -32,8 +33,8 @@ _MOST_DIGITS = 18
 _PREFIX, _MODEL = "/v2", f"/models/{NAME}"
 
 
-def add_open_inference(app: FastAPI, service: Service) -> None:
-    """Health, metadata and inference below `/v2`, where errors are `{"error": ...}`.
+def add_open_inference(app: FastAPI, service: Service) -> list[str]:
+    """Health, metadata and inference below `/v2`, where errors are `{"error": ...}`; returns their paths.
 
     Endpoints about the model are below `/v2/models/ctr` and, undocumented, below its `/versions/<id>`.
     """
@@ -43,8 +44,10 @@ def add_open_inference(app: FastAPI, service: Service) -> None:
         _add_metadata(router, place, model.id, _columns(model), in_schema=in_schema)
         _add_ready(router, f"{place}/ready", "Tell whether the model is ready", service, in_schema=in_schema)
         _add_infer(router, f"{place}/infer", service, in_schema=in_schema)
+    paths = [route.path for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
     _add_unknown(router, model.id)
     app.include_router(router)
+    return paths
 
 
 def describe_infer(app: FastAPI, service: Service) -> None:

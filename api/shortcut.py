@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from ctr.api.operations import route_path
 from ctr.api.requests import RequestError
 from ctr.api.service import Service, problem
 from ctr.errors import DataError
@@ -27,7 +28,7 @@ class Shortcut:
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] != self._path or scope["method"] != "POST":
+        if scope["type"] != "http" or route_path(scope) != self._path or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         try:

@@ -2,7 +2,7 @@
 
 from ctr.api.operations.access import IS_ADMIN, Access, Tokens
 from ctr.api.operations.drift import Drift
-from ctr.api.operations.metrics import CONTENT_TYPE, SHARED_FOLDER, ServingMetrics
+from ctr.api.operations.metrics import CONTENT_TYPE, SHARED_FOLDER, ServingMetrics, route_path
 from ctr.api.operations.processes import run_processes
 from ctr.api.operations.sources import (
     CANARY,

@@ -40,6 +40,11 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The folder in which the processes of a server keep their counts; set it before this module is imported."""
 
 
+def route_path(scope: Scope) -> str:
+    """The path of a request within its application, which may be mounted in another one."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
 class ServingMetrics:
     """The metrics of one application; several applications of a process have their own."""
 
@@ -151,7 +156,7 @@ class ServingMetrics:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
-            path, status, began = scope["path"], "500", perf_counter()
+            path, status, began = route_path(scope), "500", perf_counter()
             path = path if path in paths else _OTHER
 
             async def sending(message: Message) -> None:

@@ -133,3 +133,5 @@ def test_inside_another_application(model: Model) -> None:
             time.sleep(0.05)
         with Client(f"{running.url}/ctr") as client:
             np.testing.assert_array_equal(client.predict(ROWS), model.predict(ROWS))
+        counted = 'ctr_requests_total{path="/v1/predict",status="200"} 1.0'
+        assert counted in running.client.get("/ctr/metrics").text.splitlines()

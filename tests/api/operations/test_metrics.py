@@ -37,6 +37,14 @@ def test_predictions_and_rows(running: Running, client: httpx.Client, model: Mod
     assert value(after, "process_resident_memory_bytes") > 1e7
 
 
+def test_requests_of_the_open_inference_protocol_are_counted_by_path(client: httpx.Client) -> None:
+    name = 'ctr_requests_total{path="/v2/models/ctr/infer",status="422"}'
+    client.post("/v2/models/ctr/infer", json={})
+    before = value(client.get("/metrics").text, name)
+    client.post("/v2/models/ctr/infer", json={})
+    assert value(client.get("/metrics").text, name) == before + 1
+
+
 def test_versions_that_are_gone_are_not_told() -> None:
     metrics = ServingMetrics("first")
     metrics.predicted_by("first", "2026-01-01T00:00:00+00:00")
