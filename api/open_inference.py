@@ -19,7 +19,7 @@ from ctr.api.open_inference_schema import (
     ServerMetadata,
     infer_body,
 )
-from ctr.api.requests import OUTPUT, RequestError, read_infer
+from ctr.api.requests import OUTPUT, RequestError, decompressed, is_gzip, read_infer
 from ctr.api.service import Service, json_response
 from ctr.errors import DataError
 from ctr.model import Model
@@ -125,7 +125,8 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
         """One probability per row. The inputs are the columns, as JSON or as bytes after the JSON."""
 
         def act(body: bytes, most: int | None) -> bytes:
-            rows, id_ = read_infer(body, header_bytes)
+            content = decompressed(body, service.limits.of_body) if is_compressed else body
+            rows, id_ = read_infer(content, header_bytes)
             predictions = orjson.loads(service.predict(rows, most, returns_ids=False))["predictions"]
             output = {"name": OUTPUT, "datatype": "FP32", "shape": [len(predictions)], "data": predictions}
             head = {} if id_ is None else {"id": id_}
@@ -133,8 +134,8 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
 
         try:
             service.check_ready()
-            header_bytes = _header_bytes(request)
-            answer = await service.answer(request, act, service.limits.of_body)
+            header_bytes, is_compressed = _header_bytes(request), is_gzip(request)
+            answer = await service.answer(request, act, service.limits.of_body, in_thread=is_compressed)
         except RequestError as error:
             return _error(error.status, error.detail)
         except DataError as error:

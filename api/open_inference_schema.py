@@ -82,6 +82,7 @@ UNAVAILABLE: dict[int | str, dict[str, Any]] = {
 REFUSALS: dict[int | str, dict[str, Any]] = {
     408: {"model": InferError, "description": "The body took too long to arrive"},
     413: {"model": InferError, "description": "Too many rows, or too large a body"},
+    415: {"model": InferError, "description": "A body encoded otherwise than by gzip"},
     422: {"model": InferError, "description": "Not a request of this protocol, or an invalid value"},
     **UNAVAILABLE,
 }

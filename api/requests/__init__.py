@@ -9,6 +9,7 @@ from ctr.api.requests.body import (
     check_arrow_content,
     check_content,
     decompressed,
+    is_gzip,
     read_body,
     setting_of,
 )

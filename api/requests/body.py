@@ -62,7 +62,7 @@ def check_content(request: Request) -> bool:
 
     Raises `RequestError` (415) if the headers announce anything but JSON in UTF-8.
     """
-    compressed = _is_gzip(request)
+    compressed = is_gzip(request)
     sent = request.headers.get("content-type", JSON)  # absent: JSON
     if sent == JSON:
         return compressed
@@ -81,10 +81,11 @@ def check_arrow_content(request: Request) -> bool:
     kind = request.headers.get("content-type", ARROW[0]).partition(";")[0].strip().lower()
     if kind not in ARROW:
         raise RequestError(415, f"the body is of type {kind!r:.80}; send Arrow with Content-Type: {ARROW[0]}")
-    return _is_gzip(request)
+    return is_gzip(request)
 
 
-def _is_gzip(request: Request) -> bool:
+def is_gzip(request: Request) -> bool:
+    """Whether the body is compressed with gzip. Raises `RequestError` (415) for any other encoding."""
     encoding = request.headers.get("content-encoding")
     if encoding is None:
         return False

@@ -63,6 +63,19 @@ def test_triton_s_client(running: Running, model: Model, binary: bool) -> None:
         np.testing.assert_array_equal(answer.as_numpy("prediction"), model.predict(ROWS))
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_compressed_body(running: Running, model: Model, binary: bool) -> None:
+    city = triton.InferInput("city", [2], "BYTES")
+    city.set_data_from_numpy(np.array(["Köln", ""], object), binary_data=binary)
+    with triton.InferenceServerClient(running.url.removeprefix("http://")) as client:
+        answer = client.infer("ctr", [city], request_compression_algorithm="gzip")
+        np.testing.assert_array_equal(
+            answer.as_numpy("prediction"), model.predict([{"city": "Köln"}, {"city": ""}])
+        )
+        with pytest.raises(triton.InferenceServerException, match=r"\[415\] .* 'deflate'; send it with gzip"):
+            client.infer("ctr", [city], request_compression_algorithm="deflate")
+
+
 def test_by_hand(client: httpx.Client, model: Model) -> None:
     answer = client.post("/v2/models/ctr/infer", json={"inputs": INPUTS}).json()
     assert "id" not in answer
