@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import orjson
@@ -23,6 +24,8 @@ from ctr.api.requests import OUTPUT, RequestError, decompressed, is_gzip, read_i
 from ctr.api.service import Service, json_response
 from ctr.errors import DataError
 from ctr.model import Model
+
+logger = logging.getLogger(__name__)
 
 NAME = "ctr"
 """The model's name; its version is its id."""
@@ -140,6 +143,9 @@ def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: boo
             return _error(error.status, error.detail)
         except DataError as error:
             return _error(422, str(error))
+        except Exception:  # answered here, as in `Service.respond`
+            logger.exception("a request failed")
+            return _error(500, "the server failed on this request; its log has the reason")
         return Response(answer, media_type="application/json")
 
 

@@ -84,6 +84,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": InferError, "description": "Too many rows, or too large a body"},
     415: {"model": InferError, "description": "A body encoded otherwise than by gzip"},
     422: {"model": InferError, "description": "Not a request of this protocol, or an invalid value"},
+    500: {"model": InferError, "description": "The server failed"},
     **UNAVAILABLE,
 }
 """Why a request to predict may be refused, by status."""

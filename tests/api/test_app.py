@@ -114,6 +114,10 @@ def test_a_request_under_way_is_finished_before_the_server_stops(model: Model) -
     slow = Wrapped(model)
     slow.gate.set()
     body = b'{"rows": [{"city": "a"}]}'.ljust(INLINE_BYTES + 1)
+        tensor = {"name": "city", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+        response = running.client.post("/v2/models/ctr/infer", json={"inputs": [tensor]})
+        assert response.status_code == 500
+        assert response.json() == {"error": "the server failed on this request; its log has the reason"}
     with ThreadPoolExecutor(1) as pool:
         with run_server(create_app(slow)) as running:
             slow.gate.clear()
