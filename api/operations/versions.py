@@ -47,6 +47,8 @@ KEY = b"ctr-request-key"
 """The header whose hash assigns a request to the canary; the default is the connection's address."""
 VERSION = b"ctr-version"
 """The header by which a request selects a served version: its label or its id."""
+_OPEN_INFERENCE = "/v2/models/ctr/versions/"
+"""Paths of the Open Inference Protocol by which a request selects a served version: its id follows."""
 MODEL = b"ctr-model"
 """The header of every response: the id of the version that answered."""
 
@@ -267,6 +269,11 @@ class Versions:
             name, served = selected.decode("latin-1"), self._served.values()
             return next((each for each in served if name in (each.label, each.model.id)), None)
         canary = self._served.get(CANARY)
+        if scope["path"].startswith(_OPEN_INFERENCE):
+            id_ = scope["path"].removeprefix(_OPEN_INFERENCE).partition("/")[0]
+            for each in self._served.values():
+                if each.model.id == id_:
+                    return each
         assert self._main is not None
         if canary is None or canary is self._main or not self._share:
             return self._main

@@ -258,6 +258,14 @@ def test_a_request_may_ask_for_a_version(registry: Registry, models: list[Path])
                     "/v1/predict", json={"rows": ROWS}, headers={"ctr-version": name}
                 )
                 assert answer.headers["ctr-model"] == answer.json()["model"] == other
+        tensor = {"name": "city", "datatype": "BYTES", "shape": [1], "data": ["Köln"]}
+        # In the path of the Open Inference Protocol, whatever the share of the canary.
+        for k, version in enumerate(10 * [load_model(models[0]).id, other]):
+            place = f"/v2/models/ctr/versions/{version}"
+            key = {"ctr-request-key": f"{k // 2}"}
+            assert running.client.get(f"{place}/ready", headers=key).status_code == 200
+            answer = running.client.post(f"{place}/infer", json={"inputs": [tensor]}, headers=key)
+            assert answer.json()["model_version"] == answer.headers["ctr-model"] == version
         missing = running.client.post("/v1/predict", json={"rows": ROWS}, headers={"ctr-version": "best"})
         assert missing.status_code == 404
         assert "canary" in missing.json()["detail"]
