@@ -43,7 +43,7 @@ DEFAULT_LIMITS = Limits()
 FEEDBACK = "/v1/feedback"
 PREDICT, PREDICT_ARROW, EXPLAIN = "/v1/predict", "/v1/predict/arrow", "/v1/explain"
 
-_FILE_ENTRIES = frozenset({"inputs"})
+_FILE_ENTRIES = frozenset({"inputs", "warm_start"})
 """Entries of a manifest that name files."""
 _ROW_REFUSALS: dict[int | str, dict[str, Any]] = {
     408: {"model": Problem, "description": "The body took too long to arrive"},
@@ -178,7 +178,8 @@ def add_model_route(app: FastAPI, manifest: dict[str, Any]) -> None:
     async def describe(request: Request) -> Response:
         """The model's id and manifest: format version, settings, feature spec, training data, metrics.
 
-        Only requests with an administrator's token see the names of inputs.
+        Only requests with an administrator's token see the names of inputs, and of the model that training
+        began with.
         """
         manifest = whole if request.scope.get(IS_ADMIN, False) else without_inputs
         return Response(manifest, media_type="application/json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import sleep
 from typing import Any
 
@@ -53,9 +53,17 @@ def test_health_and_readiness(client: httpx.Client, model: Model) -> None:
 
 def test_the_manifest_is_shown(client: httpx.Client, model: Model) -> None:
     shown = client.get("/v1/model").json()
-    training = {name: entry for name, entry in model.manifest["training"].items() if name != "inputs"}
+    hidden = ("inputs", "warm_start")
+    training = {name: entry for name, entry in model.manifest["training"].items() if name not in hidden}
     assert shown == {**model.manifest, "training": training}, "without names of files"
     assert shown["id"] == model.id
+
+
+def test_the_folder_that_training_began_with_is_not_shown(model: Model) -> None:
+    training = {**model.manifest["training"], "warm_start": "/home/me/yesterday"}
+    trained = replace(model, manifest={**model.manifest, "training": training})
+    with run_server(create_app(trained)) as running:
+        assert "/home/me" not in running.client.get("/v1/model").text
 
 
 def test_not_ready_before_the_first_prediction(model: Model) -> None:
@@ -106,6 +114,10 @@ def test_a_failure_while_predicting_is_logged_and_not_shown(
         assert response.status_code == 500
         assert response.json() == {"detail": "the server failed on this request; its log has the reason"}
         assert "secret" in caplog.text
+        tensor = {"name": "city", "datatype": "BYTES", "shape": [1], "data": ["x"]}
+        response = running.client.post("/v2/models/ctr/infer", json={"inputs": [tensor]})
+        assert response.status_code == 500
+        assert response.json() == {"error": "the server failed on this request; its log has the reason"}
         broken.failure = None
         assert running.client.post("/v1/predict", json={"rows": [{}]}).status_code == 200
 
@@ -114,10 +126,6 @@ def test_a_request_under_way_is_finished_before_the_server_stops(model: Model) -
     slow = Wrapped(model)
     slow.gate.set()
     body = b'{"rows": [{"city": "a"}]}'.ljust(INLINE_BYTES + 1)
-        tensor = {"name": "city", "datatype": "BYTES", "shape": [1], "data": ["x"]}
-        response = running.client.post("/v2/models/ctr/infer", json={"inputs": [tensor]})
-        assert response.status_code == 500
-        assert response.json() == {"error": "the server failed on this request; its log has the reason"}
     with ThreadPoolExecutor(1) as pool:
         with run_server(create_app(slow)) as running:
             slow.gate.clear()
