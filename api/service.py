@@ -94,7 +94,7 @@ class Service:
         self.limits = limits
         self.metrics = metrics or ServingMetrics(model.id)
         self.failure: Exception | None = None
-        self._ready = False
+        self._ready = self._has_begun = False
         self._count = self.metrics.predicted_by(model.id, str(model.manifest.get("created", "")))
         self._answers = Answers(self.model, self._on_predictions)
         self._drift = Drift(self.model, self.metrics)
@@ -121,6 +121,7 @@ class Service:
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
         """Predict one example and then many, so that no request has to wait for the compiler."""
+        self._has_begun = True
         spec = self.model.spec
         times = {window.time for window in spec.windows}
         # Without the time columns of windows, whose latest rows may be ahead of the clock.
@@ -169,6 +170,12 @@ class Service:
             return
         if self.failure is not None:
             raise RequestError(503, f"the model cannot predict: {self.failure}")
+        if not self._has_begun:
+            raise RequestError(
+                503,
+                "the application has not been started: an application that mounts it has to run its lifespan,"
+                " such as FastAPI(lifespan=app.router.lifespan_context)",
+            )
         raise RequestError(503, "the model is warming up; try again when /readyz answers 200")
 
     @property

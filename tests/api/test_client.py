@@ -135,3 +135,12 @@ def test_inside_another_application(model: Model) -> None:
             np.testing.assert_array_equal(client.predict(ROWS), model.predict(ROWS))
         counted = 'ctr_requests_total{path="/v1/predict",status="200"} 1.0'
         assert counted in running.client.get("/ctr/metrics").text.splitlines()
+
+
+def test_inside_another_application_that_does_not_start_it(model: Model) -> None:
+    app = FastAPI()
+    app.mount("/ctr", create_app(model))
+    with run_server(app, wait_ready=False) as running:
+        refused = running.client.post("/ctr/v1/predict", json={"rows": ROWS})
+    assert refused.status_code == 503
+    assert "FastAPI(lifespan=app.router.lifespan_context)" in refused.json()["detail"]
