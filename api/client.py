@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ _AGAIN = frozenset({429, 502, 503, 504})
 """Statuses after which a later attempt may succeed."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _BATCH_ROWS = 5_000
+_ROW = re.compile(r"\b(rows\[|row )([0-9]+)(\]|:)")
+"""The place of a bad row in the reason why a request was refused: from 0 for JSON, from 1 for Arrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class _Request:
     content: bytes
     content_type: str
     read: Callable[[bytes], NDArray[np.float32]]
+    first_row: int
+    """The place of its first row in the caller's data."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -77,14 +82,14 @@ class _ClientSettings:
         if (table := _table_of(data)) is not None:
             for first in range(0, table.num_rows, self._batch_rows):
                 content = _stream_of(table.slice(first, self._batch_rows))
-                yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow)
+                yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow, first)
             return
         rows = [data] if isinstance(data, Mapping) else list(data)
         for first in range(0, len(rows), self._batch_rows):
             content = orjson.dumps(
                 {"rows": rows[first : first + self._batch_rows]}, option=orjson.OPT_SERIALIZE_NUMPY
             )
-            yield _Request("/v1/predict", content, _JSON, _of_json)
+            yield _Request("/v1/predict", content, _JSON, _of_json, first)
 
     def _pause_s(self, attempt: int, response: httpx.Response | None) -> float:
         retry_after = "" if response is None else response.headers.get("retry-after", "")
@@ -141,7 +146,7 @@ class Client(_ClientSettings):
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:
-                return _content(response, failure, str(self._http.base_url))
+                return _content(request, response, failure, str(self._http.base_url))
             time.sleep(self._pause_s(attempt, response))
         raise AssertionError
 
@@ -192,7 +197,7 @@ class AsyncClient(_ClientSettings):
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:
-                return _content(response, failure, str(self._http.base_url))
+                return _content(request, response, failure, str(self._http.base_url))
             await asyncio.sleep(self._pause_s(attempt, response))
         raise AssertionError
 
@@ -201,21 +206,29 @@ def _is_to_repeat(response: httpx.Response | None) -> bool:
     return response is None or response.status_code in _AGAIN
 
 
-def _content(response: httpx.Response | None, failure: Exception | None, url: str) -> bytes:
+def _content(
+    request: _Request, response: httpx.Response | None, failure: Exception | None, url: str
+) -> bytes:
     if response is None:
         raise CtrError(f"{url}: the server cannot be reached ({failure}).") from failure
-    _raise_for(response)
+    _raise_for(response, request.first_row)
     return response.content
 
 
-def _raise_for(response: httpx.Response) -> None:
-    """Raise the reason of an answer without success."""
+def _raise_for(response: httpx.Response, first_row: int = 0) -> None:
+    """Raise the reason of an answer without success; `first_row`: see `_Request`."""
     if response.is_success:
         return
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):
         detail = response.text[:200]
+    if first_row:
+
+        def place(match: re.Match[str]) -> str:
+            return f"{match[1]}{first_row + int(match[2])}{match[3]}"
+
+        detail = _ROW.sub(place, str(detail), count=1)
     error = DataError if response.status_code in (413, 422) else CtrError
     raise error(f"{response.url}: {detail} ({response.status_code})")
 

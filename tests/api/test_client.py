@@ -116,6 +116,15 @@ def test_what_is_wrong_is_not(running: Running) -> None:
         client.predict(ROWS[0])
 
 
+def test_a_bad_row_is_named_by_its_place_in_the_data(running: Running) -> None:
+    rows = [{"age": "3"}] * 7 + [{"age": "many"}]
+    with Client(running.url, batch_rows=5) as client:
+        with pytest.raises(DataError, match=r"/v1/predict: rows\[7\]: column 'age': 'many'"):
+            client.predict(rows)
+        with pytest.raises(DataError, match=r"/v1/predict/arrow: the table: row 8: column 'age': 'many'"):
+            client.predict(pa.Table.from_pylist(rows))
+
+
 def test_inside_another_application(model: Model) -> None:
     app = FastAPI()
     mine = create_app(model)
