@@ -238,7 +238,11 @@ class RegistrySource(ModelSource):
         self._labels = labels
 
     def versions(self) -> Mapping[str, Sequence[str]]:
-        labels = self._registry.labels(self.main)
+        try:
+            labels = self._registry.labels(self.main)
+        except ModelError:
+            self._registry.require()  # without a registry, there is no label to create
+            raise
         return {
             label: [labels[label].version, *labels[label].before] for label in self._labels if label in labels
         }

@@ -309,6 +309,12 @@ def test_a_registry_that_is_away_is_looked_for_more_often(registry: Registry) ->
 
     def unread(client: httpx.Client) -> float:
         return float(client.get("/metrics").text.split("\nctr_unread_labels_total ")[1].split()[0])
+def test_a_registry_has_to_be_there_at_the_start(tmp_path: Path, models: list[Path]) -> None:
+    for place in (models[0], tmp_path / "none"):
+        with pytest.raises(CtrError, match=f"{place}: there is no registry; `ctr models init"):
+            versions_of(RegistrySource(str(place), ["stable"]))
+
+
 
     with run_server(versions) as running:
         place.rename(place.with_name("away"))
