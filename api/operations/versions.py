@@ -242,7 +242,8 @@ class Versions:
 
     def describe(self, *, is_admin: bool) -> dict[str, Any]:
         """The served and the failed versions; paths and reasons are for administrators only."""
-        canary_share = self._share if CANARY in self._served else 0.0
+        is_shared = CANARY in self._served and self._source.main != CANARY
+        canary_share = self._share if is_shared else 0.0
         shares = {CANARY: canary_share, SHADOW: 0.0, self._source.main: 1.0 - canary_share}
         reasons = {version: failure.reason for version, failure in self._failed.items()}
         private = {"source": self._source.name, "reasons": reasons} if is_admin else {}

@@ -244,6 +244,13 @@ def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) 
         until(lambda: {answered(running.client, **{"ctr-request-key": key}) for key in keys[:50]} == {canary})
 
 
+def test_a_canary_that_is_served_alone_gets_all_requests(registry: Registry, models: list[Path]) -> None:
+    registry.publish(models[1], ["canary"])
+    with run_server(versions_of(RegistrySource(registry.place, ["canary"]), {"canary": 0.25})) as running:
+        (served,) = running.client.get("/v1/models").json()["served"]
+    assert (served["label"], served["share"]) == ("canary", 1.0)
+
+
 def test_a_folder_that_training_replaces(tmp_path: Path, models: list[Path]) -> None:
     folder = tmp_path / "model"
     shutil.copytree(models[0], folder)
@@ -302,6 +309,12 @@ def test_a_label_has_to_be_there_at_the_start(registry: Registry) -> None:
         versions_of(RegistrySource(registry.place, ["best"]))
 
 
+def test_a_registry_has_to_be_there_at_the_start(tmp_path: Path, models: list[Path]) -> None:
+    for place in (models[0], tmp_path / "none"):
+        with pytest.raises(CtrError, match=f"{place}: there is no registry; `ctr models init"):
+            versions_of(RegistrySource(str(place), ["stable"]))
+
+
 def test_a_registry_that_is_away_is_looked_for_more_often(registry: Registry) -> None:
     """So that the version that it comes back with is served soon."""
     versions = versions_of(RegistrySource(registry.place, ["stable"]), poll_s=1)
@@ -309,12 +322,6 @@ def test_a_registry_that_is_away_is_looked_for_more_often(registry: Registry) ->
 
     def unread(client: httpx.Client) -> float:
         return float(client.get("/metrics").text.split("\nctr_unread_labels_total ")[1].split()[0])
-def test_a_registry_has_to_be_there_at_the_start(tmp_path: Path, models: list[Path]) -> None:
-    for place in (models[0], tmp_path / "none"):
-        with pytest.raises(CtrError, match=f"{place}: there is no registry; `ctr models init"):
-            versions_of(RegistrySource(str(place), ["stable"]))
-
-
 
     with run_server(versions) as running:
         place.rename(place.with_name("away"))
