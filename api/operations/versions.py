@@ -269,12 +269,12 @@ class Versions:
         if selected is not None:
             name, served = selected.decode("latin-1"), self._served.values()
             return next((each for each in served if name in (each.label, each.model.id)), None)
-        canary = self._served.get(CANARY)
         if scope["path"].startswith(_OPEN_INFERENCE):
             id_ = scope["path"].removeprefix(_OPEN_INFERENCE).partition("/")[0]
             for each in self._served.values():
                 if each.model.id == id_:
                     return each
+        canary = self._served.get(CANARY)
         assert self._main is not None
         if canary is None or canary is self._main or not self._share:
             return self._main
@@ -435,7 +435,10 @@ async def _start(label: str, model: Model, app: FastAPI) -> _Version:
 
 
 async def _require_admin(send: Send) -> None:
-    detail = "an administrator's token is required: send it as Authorization: Bearer TOKEN"
+    detail = (
+        "an administrator's token is required, one of those that the server was started with"
+        " (--admin-tokens-file): send it as Authorization: Bearer TOKEN"
+    )
     await respond(send, 401, {"detail": detail})
 
 

@@ -116,7 +116,9 @@ def test_without_tokens_for_administration_nothing_is_changed(registry: Registry
     version = registry.publish(models[1])
     with server_process("--registry", registry.place) as (_, line):
         url = f"{line.split()[-1]}/v1/models/stable"
-        assert httpx.post(url, json={"version": version}, headers=bearer("x")).status_code == 401
+        refused = httpx.post(url, json={"version": version}, headers=bearer("x"))
+        assert refused.status_code == 401
+        assert "--admin-tokens-file" in refused.json()["detail"]
         assert httpx.get(url).status_code == 405
 
 
