@@ -230,8 +230,9 @@ def parse_place(text: str) -> tuple[str, list[str]]:
 def _manifest(content: bytes) -> dict[str, Any]:
     """Empty if it is damaged."""
     with suppress(orjson.JSONDecodeError):
-        manifest: dict[str, Any] = orjson.loads(content)
-        return manifest
+        manifest = orjson.loads(content)
+        if isinstance(manifest, dict):
+            return manifest
     return {}
 
 

@@ -139,6 +139,8 @@ class LocalStorage:
                 last_files[path.parent.name] = path.read_bytes()
             except FileNotFoundError:
                 continue  # it is being removed
+            except OSError:  # it is damaged, and the others are not
+                last_files[path.parent.name] = b""
         return last_files
 
     def add(self, version: str, folder: Path, files: Sequence[str]) -> None:

@@ -141,6 +141,25 @@ def test_a_version_that_is_torn_is_not_loaded(tmp_path: Path, models: list[Path]
         registry.load(version)
 
 
+@pytest.mark.parametrize("content", [None, "[]"], ids=["unreadable", "other JSON"])
+def test_a_damaged_manifest_leaves_the_other_versions_alone(
+    tmp_path: Path, models: list[Path], content: str | None
+) -> None:
+    registry = Registry(tmp_path / "registry")
+    registry.init()
+    good, bad = (registry.publish(model) for model in models[:2])
+    manifest = Path(registry.place, "versions", bad, "manifest.json")
+    manifest.unlink()
+    if content is None:
+        manifest.mkdir()  # cannot be read
+    else:
+        manifest.write_text(content)
+    assert [(each.id, each.created == "") for each in registry.versions()] == [(good, False), (bad, True)]
+    assert registry.load(good).id == good
+    with pytest.raises(ModelError, match=f"the manifest.json of version {bad} is damaged"):
+        registry.load(bad)
+
+
 def test_a_disk_that_refuses(tmp_path: Path, models: list[Path]) -> None:
     registry = Registry(tmp_path / "file")
     (tmp_path / "file").write_text("")
