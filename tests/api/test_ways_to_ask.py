@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,20 @@ def test_arrow(client: httpx.Client, model: Model, rows: list[ROW], expected: li
     answer = pa.ipc.open_stream(response.content).read_all()
     assert bits(answer["prediction"]) == expected
     assert answer.schema.metadata == {b"model": model.id.encode()}
+
+
+def test_answers_as_arrow_do_not_import_pandas(model_dir: Path) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from ctr.api.answers import Answers
+from ctr.model import load_model
+model = load_model(Path({str(model_dir)!r}))
+batch = model.transform.apply_rows([{{"city": "x"}}])
+print(Answers(model).table(batch, frozenset({{"margins", "unseen"}})).num_rows, "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 False\n", done.stderr
 
 
 def test_arrow_with_some_columns_typed_or_with_dictionaries(client: httpx.Client) -> None:
