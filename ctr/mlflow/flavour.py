@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ctr import __version__
 from ctr.errors import CtrError, DataError
-from ctr.features import FeatureSpec
+from ctr.features import FeatureSpec, batch_of
 from ctr.features.spec import NumberField, columns_of
 from ctr.model import Model, load_detached, read_manifest
 from ctr.model import load_model as load_folder
@@ -199,8 +199,6 @@ class _Predicting:
         import pandas as pd
 
         frame = model_input if isinstance(model_input, pd.DataFrame) else pd.DataFrame(model_input)
-        if not self._model.spec.columns:
-            return self._model.predict(frame[["features"]].to_dict("records"))
         columns: dict[str, Any] = {}
         for name in self._columns:
             if name not in frame.columns:
@@ -212,7 +210,10 @@ class _Predicting:
                 with suppress(TypeError, ValueError):
                     values = values.astype("Int64")
             columns[name] = pa.Array.from_pandas(values)
-        return self._model.predict(pa.table(columns))
+        table = pa.table(columns)
+        # Text with features of its own has a column here, but none for `Model.predict`.
+        own_features = not self._model.spec.fields
+        return self._model.predict(batch_of(table, self._model.transform) if own_features else table)
 
 
 def _load_pyfunc(path: str) -> _Predicting:

@@ -106,6 +106,18 @@ def test_it_predicts_there_what_it_predicts_here(store: Path, folders: list[Path
     assert list(Path(store).rglob("*.pkl")) == []
 
 
+def test_data_that_carries_its_own_features(store: Path, tmp_path: Path) -> None:
+    import mlflow
+
+    lines = [f"{i % 3 // 2} {i % 7}:1 {7 + i % 5}:0.5\n" for i in range(300)]
+    (tmp_path / "log.svm").write_text("".join(lines))
+    (tmp_path / "rows.svm").write_text("".join(lines[:4]))
+    model = ctr.train(tmp_path / "log.svm", "libsvm", model=tmp_path / "model")
+    there = mlflow.pyfunc.load_model(f"models:/clicks/{registered(tmp_path / 'model')}")
+    frame = pd.DataFrame({"features": [line[2:].strip() for line in lines[:4]]})
+    np.testing.assert_array_equal(there.predict(frame), model.predict(tmp_path / "rows.svm"))
+
+
 def test_it_comes_back_whole(store: Path, folders: list[Path], tmp_path: Path) -> None:
     registered(folders[0])
     loaded = ctr.mlflow.load_model("models:/clicks@champion")
