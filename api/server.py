@@ -293,10 +293,20 @@ def _tls_context(certificates: Path | None, key: Path | None) -> ssl.SSLContext 
     if certificates is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def no_passphrase() -> str:  # by default, OpenSSL would ask for it on the terminal
+        raise CtrError(
+            f"{key or certificates}: the private key is encrypted; give one without a passphrase, for example"
+            " from `openssl pkey`."
+        )
+
     try:
-        context.load_cert_chain(certificates, key)
+        context.load_cert_chain(certificates, key, no_passphrase)
     except OSError as error:  # ssl.SSLError is one
-        raise CtrError(f"{certificates}: certificates and key cannot be read ({error}).") from None
+        raise CtrError(
+            f"{certificates}: certificates and key cannot be read ({error}); give PEM files, and the key of"
+            " the first certificate, by --tls-key or in the same file."
+        ) from None
     return context
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from ctr.api.operations.access import Tokens
 from ctr.errors import CtrError
@@ -180,6 +181,16 @@ def test_tls(model_dir: Path, certificates: Certificates, cli: Cli, tmp_path: Pa
     ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-cert", tmp_path / "no.pem")
     assert ended.code == 1
     assert "certificates and key cannot be read" in ended.err
+    ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-cert", cert)
+    assert ended.code == 1
+    assert "give PEM files, and the key of the first certificate, by --tls-key" in ended.err
+    encrypted = tmp_path / "encrypted.pem"
+    private = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encrypted.write_bytes(private.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
+    ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-cert", cert, "--tls-key", encrypted)
+    assert ended.code == 1
+    assert f"{encrypted}: the private key is encrypted; give one without a passphrase" in ended.err
     ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-key", key)
     assert "--tls-key belongs to a certificate: give --tls-cert" in ended.err
 
