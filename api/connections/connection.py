@@ -31,7 +31,7 @@ request has arrived, which is checked again after the second time."""
 
 CLOSE = (b"connection", b"close")
 """The header of all answers once the server stops."""
-_DETAIL = b'{"detail":"every connection of this server is in use; try again"}'
+_DETAIL = b'{"detail":"every connection of this server is in use (CTR_SERVE_LIMIT_CONNECTIONS); try again"}'
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
     b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_DETAIL), _DETAIL)

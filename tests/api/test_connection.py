@@ -196,6 +196,7 @@ def test_a_connection_too_many_is_told_so(model: Model) -> None:
         assert slow.entered.wait(10)
         response = httpx.get(f"{running.url}/healthz", verify=False)
         assert response.status_code == 503
+        assert "(CTR_SERVE_LIMIT_CONNECTIONS)" in response.json()["detail"]
         assert response.headers["connection"] == "close"
         assert "every connection" in response.json()["detail"]
         slow.gate.set()
