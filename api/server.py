@@ -115,7 +115,7 @@ def serve(job: ServeJob) -> None:
         is_replacement = is_announced  # of another process, and the job of the first model may be over
         first = _latest(source, model) if is_replacement and job.store is not None else model
         versions = Versions(source, first, apps.make, shares, warm_first=job.workers > 1)
-        app = Access(versions, tokens, admin_tokens, job.access_log)
+        app = Access(versions, tokens, admin_tokens, job.access_log, versions.metrics)
         server = server_of(
             app,
             tls=(job.tls_cert, job.tls_key),

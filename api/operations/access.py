@@ -22,6 +22,8 @@ from ctr.errors import CtrError
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from ctr.api.operations.metrics import ServingMetrics
+
 logger = logging.getLogger(__name__)
 
 Headers = list[tuple[bytes, bytes]]
@@ -108,10 +110,18 @@ class Access:
     Each answer carries the request's `x-request-id`, or a new one.
     """
 
-    def __init__(self, app: _Application, tokens: Tokens, admin: Tokens, log: Path | None) -> None:
-        """`log`: the file to log requests to; `-`: standard error."""
+    def __init__(
+        self,
+        app: _Application,
+        tokens: Tokens,
+        admin: Tokens,
+        log: Path | None,
+        metrics: ServingMetrics | None = None,
+    ) -> None:
+        """`log`: the file to log requests to; `-`: standard error. `metrics`: count refused requests."""
         self._app, self._tokens, self._admin = app, tokens, admin
         self._log = None if log is None else _Log(log)
+        self._refused = _refused if metrics is None else metrics.counting(_refused, frozenset())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -136,7 +146,7 @@ class Access:
             if self._admits(scope, headers):
                 await self._app(scope, receive, sending)
             else:
-                await respond(sending, 401, _REFUSAL)
+                await self._refused(scope, receive, sending)
         finally:
             model = answer_headers.get(b"ctr-model")
             self._log_request(scope, headers, request_id, status, perf_counter() - started, size, model)
@@ -196,6 +206,10 @@ class Access:
                 "model": None if model is None else model.decode(),
             }
         )
+
+
+async def _refused(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await respond(send, 401, _REFUSAL)
 
 
 async def respond(send: Send, status: int, content: Mapping[str, Any]) -> None:

@@ -108,6 +108,7 @@ class Versions:
         """Called when the first model is ready and the labels were read (None), and with a failure that ends
         the server."""
         self._source, self._make_app = source, make_app
+        self._own = self.metrics.counting(self._answer_itself, frozenset({MODELS}))
         self._first = first, make_app(first, self.metrics, self._first_is_warm)
         self._share, self._shadowed = shares.get(CANARY, 0.0), shares.get(SHADOW, 0.0)
         self._poll_s = source.poll_s if poll_s is None else poll_s
@@ -150,24 +151,8 @@ class Versions:
             await self._live(receive, send)
             return
         version = self._chosen(scope)
-        if version is None:
-            names = ", ".join(f"{label} ({each.model.id})" for label, each in self._served.items())
-            detail = f"the version in the header ctr-version is not served; served are: {names}"
-            await respond(send, 404, {"detail": detail})
-            return
-        if scope["path"] == MODELS and scope["method"] in ("GET", "HEAD"):
-            is_admin = bool(scope.get(IS_ADMIN))
-            description = self.describe(is_admin=is_admin)
-            if scope["query_string"] == b"all":
-                if not is_admin:
-                    await _require_admin(send)
-                    return
-                with suppress(CtrError):
-                    description["available"] = await asyncio.to_thread(self._source.available)
-            await respond(send, 200, description)
-            return
-        if scope["path"].startswith(f"{MODELS}/"):
-            await self._change_label(scope, receive, send)
+        if version is None or _is_about_versions(scope):
+            await self._own(scope, receive, send)
             return
         header = (MODEL, version.model.id.encode())
 
@@ -189,6 +174,26 @@ class Versions:
             version.under_way -= 1
             if version.under_way == 0:
                 version.idle.set()
+
+    async def _answer_itself(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request about versions, or one for a version that is not served."""
+        if self._chosen(scope) is None:
+            names = ", ".join(f"{label} ({each.model.id})" for label, each in self._served.items())
+            detail = f"the version in the header ctr-version is not served; served are: {names}"
+            await respond(send, 404, {"detail": detail})
+            return
+        if scope["path"] == MODELS:
+            is_admin = bool(scope.get(IS_ADMIN))
+            description = self.describe(is_admin=is_admin)
+            if scope["query_string"] == b"all":
+                if not is_admin:
+                    await _require_admin(send)
+                    return
+                with suppress(CtrError):
+                    description["available"] = await asyncio.to_thread(self._source.available)
+            await respond(send, 200, description)
+            return
+        await self._change_label(scope, receive, send)
 
     def answer_now(self, scope: Scope, body: bytes) -> tuple[Headers, bytes] | None:
         """Headers and body of the answer to JSON rows, if it takes next to no time; otherwise None."""
@@ -424,6 +429,11 @@ class Versions:
         task = asyncio.create_task(end())
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+
+def _is_about_versions(scope: Scope) -> bool:
+    is_list = scope["path"] == MODELS and scope["method"] in ("GET", "HEAD")
+    return is_list or scope["path"].startswith(f"{MODELS}/")
 
 
 async def _start(label: str, model: Model, app: FastAPI) -> _Version:

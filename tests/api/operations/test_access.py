@@ -67,6 +67,9 @@ def test_tokens_and_labels(
 
         assert client.get("/v1/models", headers=bearer(ADMIN)).json()["source"] == registry.place
         assert "source" not in client.get("/v1/models", headers=bearer(TOKEN)).json()
+        counted = client.get("/metrics").text.splitlines()
+        assert 'ctr_requests_total{path="other",status="401"} 14.0' in counted
+        assert 'ctr_requests_total{path="/v1/models",status="200"} 2.0' in counted
         change = {"url": "/v1/models/stable", "json": {"version": version[:8]}}
         assert client.post(**change, headers=bearer(TOKEN)).status_code == 401
         changed = client.post(**change, headers=bearer(ADMIN))
