@@ -78,17 +78,28 @@ class _ClientSettings:
             self._transport["uds"] = str(socket)
 
     def _requests(self, data: Any) -> Iterator[_Request]:
-        """The requests for the predictions of `data`, in the order of its rows."""
-        if (table := _table_of(data)) is not None:
+        """The requests for the predictions of `data`, in the order of its rows. Raises DataError."""
+        try:
+            table = _table_of(data)
+            rows = [data] if table is not None or isinstance(data, Mapping) else list(data)
+        except (pa.ArrowException, AttributeError, TypeError) as error:
+            raise DataError(
+                f"the data: {type(data).__name__} cannot be sent ({error}); give dicts, or a frame or an"
+                " Arrow table whose columns have one type each."
+            ) from None
+        if table is not None:
             for first in range(0, table.num_rows, self._batch_rows):
                 content = _stream_of(table.slice(first, self._batch_rows))
                 yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow, first)
             return
-        rows = [data] if isinstance(data, Mapping) else list(data)
         for first in range(0, len(rows), self._batch_rows):
-            content = orjson.dumps(
-                {"rows": rows[first : first + self._batch_rows]}, option=orjson.OPT_SERIALIZE_NUMPY
-            )
+            body = {"rows": rows[first : first + self._batch_rows]}
+            try:
+                content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+            except orjson.JSONEncodeError as error:
+                raise DataError(
+                    f"the data: cannot be sent as JSON ({error}); give text or numbers."
+                ) from None
             yield _Request("/v1/predict", content, _JSON, _of_json, first)
 
     def _pause_s(self, attempt: int, response: httpx.Response | None) -> float:

@@ -116,6 +116,22 @@ def test_what_is_wrong_is_not(running: Running) -> None:
         client.predict(ROWS[0])
 
 
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (pd.DataFrame({"city": [1, "a"]}), "DataFrame cannot be sent .* one type each"),
+        (pd.Series({"city": "a"}), "Series cannot be sent"),
+        (pl.LazyFrame({"city": ["a"]}), "LazyFrame cannot be sent"),
+        (7, "int cannot be sent"),
+        ([{"city": {"a", "b"}}], "cannot be sent as JSON .* give text or numbers"),
+    ],
+    ids=["mixed column", "series", "lazy frame", "number", "set"],
+)
+def test_data_that_cannot_be_sent(data: Any, problem: str) -> None:
+    with Client("http://127.0.0.1:9") as client, pytest.raises(DataError, match=problem):
+        client.predict(data)
+
+
 def test_a_bad_row_is_named_by_its_place_in_the_data(running: Running) -> None:
     rows = [{"age": "3"}] * 7 + [{"age": "many"}]
     with Client(running.url, batch_rows=5) as client:
