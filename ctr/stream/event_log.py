@@ -66,8 +66,8 @@ class EventIds:
         return [{"id": f"{prefix}{number:x}", **event} for number, event in enumerate(events, first)]
 
 
-def parse_event(line: bytes) -> dict[str, Any] | None:
-    """The event in a line of JSON; None if it is not an event."""
+def parse_event(line: bytes, kind: str) -> dict[str, Any] | None:
+    """The event in a line of JSON; None if it is not an event of this kind."""
     try:
         event = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -75,8 +75,7 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     is_event = (
         isinstance(event, dict)
         and isinstance(event.get("id"), str)
-        and isinstance(event.get("row", {}), dict)
-        and isinstance(event.get("time", 0), int)
+        and (isinstance(event.get("row"), dict) if kind == IMPRESSIONS else type(event.get("time")) is int)
         and time_of(event["id"]) is not None
     )
     return event if is_event else None
@@ -166,6 +165,7 @@ class Segment:
     """One file of events; the ids of impressions ascend."""
 
     path: Path
+    kind: str
 
     @property
     def name(self) -> str:
@@ -183,7 +183,7 @@ class Segment:
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                event = parse_event(line)
+                event = parse_event(line, self.kind)
                 if event is None:
                     raise DataError(f"{self.path}, byte {position}: not an event of a log; restore the file.")
                 position += len(line)
@@ -203,4 +203,4 @@ def segments(folder: Path, kind: str) -> list[Segment]:
         raise DataError(
             f"{folder}: there is no log of {kind}; `ctr serve --feedback-log {folder}` writes one."
         )
-    return [Segment(path) for path in sorted(place.iterdir()) if _SEGMENT.fullmatch(path.name)]
+    return [Segment(path, kind) for path in sorted(place.iterdir()) if _SEGMENT.fullmatch(path.name)]

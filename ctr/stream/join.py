@@ -23,8 +23,8 @@ STATE = ".join.json"
 
 DROPPED = ("repeated", "too late", "unknown")
 """Why a click is dropped."""
-LABELLED, CLICKED_EARLY = "label's column", "clicked early"
-"""Why a row is left out; the second: by the clocks of two servers, its click came before it."""
+LABELLED, REPEATED, CLICKED_EARLY = "label's column", "repeated", "clicked early"
+"""Why a row is left out; the last: by the clocks of two servers, its click came before it."""
 
 Late = Literal["wait", "importance"]
 """`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
@@ -115,7 +115,7 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
     clicked = _clicked(clicks, state, min(open_from, state.until or open_from), settings, joined)
     place = _part(out, state.parts)
     with replace_file(_hidden(place), "the joined rows") as draft, draft.open("wb") as file:
-        for event in _in_order(firsts, state, end):
+        for event in _without_repeated(_in_order(firsts, state, end), joined):
             event_id, row = event["id"], event["row"]
             if label in row:
                 joined.bad[LABELLED] += 1
@@ -203,6 +203,21 @@ def _in_order(firsts: Mapping[Segment, str], state: _State, end: IdTime) -> Iter
             heapq.heapreplace(due, (event["id"], i, event))
 
 
+def _without_repeated(events: Iterator[dict[str, Any]], joined: JoinResult) -> Iterator[dict[str, Any]]:
+    """The rows without those of a copied file; counts these."""
+    # Numbers, as text, do not ascend, so repeated ids of one time need not be neighbours.
+    time, ids = "", set[str]()
+    for event in events:
+        event_id = event["id"]
+        if not event_id.startswith(f"{time}-"):
+            time, ids = event_id.partition("-")[0], set()
+        if event_id in ids:
+            joined.bad[REPEATED] += 1
+            continue
+        ids.add(event_id)
+        yield event
+
+
 def _served(segment: Segment, state: _State, end: IdTime) -> Iterator[dict[str, Any]]:
     """The rows of a file to join now; records in the state how far the file was read."""
     for event, position in segment.events(state.read.get(segment.name, 0)):
@@ -224,7 +239,7 @@ def _clicked(
         counted = state.counted.get(segment.name, 0)
         position = 0
         for event, position in segment.events():
-            event_id, moment = event["id"], int(event.get("time", 0))
+            event_id, moment = event["id"], event["time"]
             served = time_of(event_id) or 0
             if served < open_from or settings.is_late(served, moment):
                 joined.dropped["too late"] += position > counted

@@ -36,13 +36,13 @@ from ctr.stream.event_stream import (
     parse_entry_id,
 )
 from ctr.stream.example_stream import ExampleStream
-from ctr.stream.join import DROPPED, LABELLED, JoinSettings
+from ctr.stream.join import DROPPED, LABELLED, REPEATED, JoinSettings
 
 POLL_S = 0.02
 _FULL_S = 0.1
 """The time until a full lane is tried again."""
 
-NO_EVENT, REPEATED, CLOCK = "no event", "repeated", "clock"
+NO_EVENT, CLOCK = "no event", "clock"
 
 
 class _State(BaseModel):
@@ -266,8 +266,8 @@ class _Joiner:
         opened = _RowEntry(entry.id)
         early = []
         for line in entry.lines or [b""]:
-            event = parse_event(line)
-            if event is None or "row" not in event:
+            event = parse_event(line, IMPRESSIONS)
+            if event is None:
                 opened.bad[NO_EVENT] += 1
                 continue
             event_id, row = event["id"], event["row"]
@@ -315,8 +315,8 @@ class _Joiner:
         """Take in clicks."""
         is_new = entry.id > self._resumed_done[CLICKS]
         for line in entry.lines or [b""]:
-            event = parse_event(line)
-            if event is None or "time" not in event:
+            event = parse_event(line, CLICKS)
+            if event is None:
                 self.joined.bad[NO_EVENT] += is_new
                 continue
             event_id, click = event["id"], _Click(entry.id, self._time(event["time"], entry.id))

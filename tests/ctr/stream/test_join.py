@@ -211,6 +211,12 @@ def test_what_is_wrong_is_named(tmp_path: Path, cli: Cli) -> None:
         (log / IMPRESSIONS / segment("bbbbbbbb")).write_bytes(line + b"\n")
         with pytest.raises(DataError, match="byte 0: not an event of a log"):
             run(log, out, 1300)
+    (log / CLICKS).mkdir()
+    for kind, event in ((IMPRESSIONS, {"id": id_at(1), "model": "m"}), (CLICKS, {"id": id_at(1)})):
+        (log / IMPRESSIONS / segment("bbbbbbbb")).write_bytes(b"")
+        (log / kind / segment("bbbbbbbb")).write_text(json.dumps(event) + "\n")
+        with pytest.raises(DataError, match=f"{kind}.*byte 0: not an event of a log"):
+            run(log, out, 1300)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "precious").write_text("")
     with pytest.raises(DataError, match="holds something else than joined rows"):
@@ -239,6 +245,20 @@ def test_a_row_that_has_the_label_already_is_left_out(tmp_path: Path, cli: Cli) 
     assert "joined 1 rows, 0 of them clicked" in ended.out
     assert "1 rows left out: they have the label's column; give another name with --label" in ended.out
     assert [row["key"] for row in rows_of(out)] == [id_at(1001)]
+
+
+def test_a_file_that_was_copied_adds_no_row(tmp_path: Path, cli: Cli) -> None:
+    """Though numbers of rows, as text, do not ascend."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    events = [served(1000, number=number) for number in (9, 15, 16)] + [served(1001)]
+    for name in (segment("aaaaaaaa"), segment("bbbbbbbb")):
+        write(log, IMPRESSIONS, name, events)
+    write(log, CLICKS, segment("aaaaaaaa"), [{"id": id_at(1000, number=15), "time": 1_000_500_000}])
+    ended = cli("join", log, "--out", out)
+    assert "joined 4 rows, 1 of them clicked" in ended.out
+    assert "4 rows left out: repeated" in ended.out
+    expected = [(event["id"], int(event == events[1])) for event in events]
+    assert sorted((row["key"], row["click"]) for row in rows_of(out)) == sorted(expected)
 
 
 def test_writers_draw_ids_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
