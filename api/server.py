@@ -233,8 +233,9 @@ class _Applications:
         """For the line on standard output."""
         self._redis = None
         if job.windows is not None:
-            from ctr.ps import parse_redis_url
+            from ctr.ps import parse_redis_url, require_store_url
 
+            require_store_url(job.windows)
             self._redis = parse_redis_url(job.windows)
 
     def make(

@@ -74,7 +74,9 @@ def require_store_url(url: str) -> None:
     elif scheme in {"redis", "rediss", "redis+cluster", "rediss+cluster"} and mark:
         from ctr.ps.wire import parse_redis_url
 
-        parse_redis_url(url)
+        parsed = parse_redis_url(url)
+        if parsed.stream is not None:
+            raise StoreError(f"{parsed}: names a stream, and not a model; write ?model=NAME.")
     else:
         problem = (
             f"no store is called {scheme}{mark}" if mark and scheme.isalpha() else "this URL names no store"

@@ -128,8 +128,9 @@ class StoreSource(ModelSource):
 
         `shared`: the folder in which the processes of a server share the weights.
         """
-        from ctr.ps import JobBoard, parse_redis_url
+        from ctr.ps import JobBoard, parse_redis_url, require_store_url
 
+        require_store_url(url)
         self._url, self._published = parse_redis_url(url), published
         self._job_file = None if shared is None else shared / "live.json"
         """Has the job whose weights the processes share."""

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ctr.errors import SettingError, named
 from ctr.settings.setting import Setting, Settings
-from ctr.settings.shared import Duration, duration
+from ctr.settings.shared import Duration, FolderOrStream, duration
 
 if TYPE_CHECKING:
     from ctr.stream import JoinSettings
@@ -18,7 +18,7 @@ class JoinJob(Settings):
     """Which events to join, how, and where the rows go."""
 
     log: Annotated[
-        str,
+        FolderOrStream,
         Setting(
             "The folder of `ctr serve --feedback-log`, or its URL: `redis://…?stream=NAME`.",
             metavar="LOG",
@@ -26,7 +26,7 @@ class JoinJob(Settings):
         ),
     ]
     out: Annotated[
-        str,
+        FolderOrStream,
         Setting(
             "Folder for the rows, as JSON lines; or a stream: `redis://…?stream=NAME`.", metavar="DIR|URL"
         ),

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from ctr.errors import SettingError, StoreError, named
+from ctr.errors import SettingError, named
 from ctr.settings.setting import Setting, Settings
-from ctr.settings.shared import Duration, duration
+from ctr.settings.shared import Duration, FolderOrStream, duration
 
 _limit = partial(Setting, group="Limits")
 _REQUEST_LIMITS = ("rows", "body_bytes", "arrow_bytes", "body_s", "large_bodies")
@@ -27,20 +27,6 @@ def _share(value: object) -> object:
     if not 0 <= share <= 1:
         raise ValueError(f"{value!r} is no share of the requests: give one such as 5%")
     return share
-
-
-def _log(value: str | None) -> str | None:
-    """Refuse a URL that names no stream in Redis."""
-    if value is not None and "://" in value:
-        from ctr.ps import parse_redis_url
-
-        try:
-            url = parse_redis_url(value)
-        except StoreError as error:
-            raise ValueError(str(error)) from None
-        if url.model is not None:
-            raise ValueError(f"{url}: names a model, and not a stream; write ?stream=NAME.")
-    return value
 
 
 class ServeJob(Settings):
@@ -123,9 +109,8 @@ class ServeJob(Settings):
         ),
     ] = "refuse"
     feedback_log: Annotated[
-        str | None,
+        FolderOrStream | None,
         BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
-        AfterValidator(_log),
         Setting(
             "Keep rows that are served, if their request has `log: true`, and the clicks that come back to "
             "`/v1/feedback`, in this folder, or in a stream in Redis: `redis://host:port/0?stream=NAME`. "

@@ -157,15 +157,34 @@ def store_url(url: str) -> str:
 
 def _redis_url(url: str) -> str:
     """Refuse what names no store in Redis."""
-    from ctr.ps import parse_redis_url
+    from ctr.ps import parse_redis_url, require_store_url
 
     with _as_value_error():
         parse_redis_url(url)
+        require_store_url(url)
     return url
+
+
+def stream_url(url: str) -> str:
+    """Refuse what names no stream in Redis."""
+    from ctr.ps import parse_redis_url
+
+    with _as_value_error():
+        parsed = parse_redis_url(url)
+    if parsed.model is not None:
+        raise ValueError(f"{parsed}: names a model, and not a stream; write ?stream=NAME.")
+    return url
+
+
+def folder_or_stream(place: str) -> str:
+    """Refuse a URL that names no stream in Redis."""
+    return stream_url(place) if "://" in place else place
 
 
 Store = Annotated[str, AfterValidator(store_url)]
 RedisStore = Annotated[str, AfterValidator(_redis_url)]
+StreamUrl = Annotated[str, AfterValidator(stream_url)]
+FolderOrStream = Annotated[str, AfterValidator(folder_or_stream)]
 ModelInRedis = Annotated[RedisStore, Setting("Redis URL of the model.", metavar="URL")]
 
 

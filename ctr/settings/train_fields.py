@@ -33,6 +33,7 @@ from ctr.settings.shared import (
     Place,
     Spec,
     Store,
+    StreamUrl,
     click_weight,
     probability,
     scales,
@@ -319,7 +320,7 @@ class TrainFields(Settings):
         bool, _engine("Keep the hashed data set in {staging}; else it is removed after the job.")
     ] = False
     stream: Annotated[
-        str | None,
+        StreamUrl | None,
         _stream(
             "Train on the rows that `ctr join` writes to this stream, until it is stopped: "
             "`redis://host:port/0?stream=NAME`. With {store}, a spec, and no INPUT.",

@@ -285,6 +285,12 @@ def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
     assert "no job trains this model" in ended.err
 
 
+@pytest.mark.parametrize("option", ["--store", "--windows"])
+def test_a_stream_is_no_model(option: str, model_dir: Path, cli: Cli) -> None:
+    ended = cli("serve", "--model", model_dir, option, "redis://localhost:1/0?stream=ads", "--port", 0)
+    assert (ended.code, "names a stream, and not a model; write ?model=NAME" in ended.err) == (1, True)
+
+
 def test_settings_that_do_not_go_together() -> None:
     with pytest.raises(SettingError, match="give one"):
         ServeJob(registry="registry", model=Path("model"))

@@ -375,6 +375,8 @@ def test_chunks_that_are_gone_end_the_job(streaming: Streaming, cli: Cli) -> Non
         ({"inputs": ["day.tsv"]}, "takes the place of inputs"),
         ({"epochs": 2}, "epochs"),
         ({"store": "memory://"}, "redis://"),
+        ({"store": "redis://host?stream=a"}, "names a stream, and not a model"),
+        ({"stream": "redis://host?model=a"}, "names a model, and not a stream"),
         ({"consistency": "bsp"}, "do not wait for each other"),
         ({"stream": None, "inputs": ["day.tsv"], "max_loss_rise": 0.1}, "is for a stream"),
     ],
