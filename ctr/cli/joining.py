@@ -72,8 +72,10 @@ def _join_stream(job: JoinJob, report: Report) -> None:
         )
         typer.echo(f"warning: {gap.kind} from {start} to {end} may have been trimmed unread", err=True)
 
+    printed = set[str]()
+
     def on_progress(joined: StreamJoinResult) -> None:
-        typer.echo(_progress(joined), err=report.to_stdout)
+        typer.echo("\n".join(progress_lines(joined, printed)), err=report.to_stdout)
 
     with stopping("The next run continues after the last chunk."), stop_requests() as stop:
         joined = join_stream(
@@ -86,6 +88,13 @@ def _join_stream(job: JoinJob, report: Report) -> None:
             on_gap=on_gap,
         )
     report([_progress(joined), *_dropped(joined.dropped), *_bad(joined.bad)], _summary(joined))
+
+
+def progress_lines(joined: StreamJoinResult, printed: set[str]) -> list[str]:
+    """The totals, and why events are left out if that is not in `printed` yet, to which it is added."""
+    reasons = [line for line in (*_dropped(joined.dropped), *_bad(joined.bad)) if line not in printed]
+    printed.update(reasons)
+    return [_progress(joined), *reasons]
 
 
 def _progress(joined: StreamJoinResult) -> str:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from ctr.cli.joining import progress_lines
 from ctr.errors import DataError, StoreError
 from ctr.ps import parse_redis_url
 from ctr.stream import (
@@ -174,6 +175,22 @@ def test_rows_that_are_joined_by_arrival_are_not_left_out(streams: Streams, cli:
     assert "1 rows arrived late, or from servers with another clock than Redis" in ended.out
 
 
+def test_a_joiner_that_follows_names_what_it_leaves_out_when_that_changes(streams: Streams) -> None:
+    streams.add(IMPRESSIONS, 1000, served(5000), {"id": "x"})
+    streams.add(CLICKS, 1000, click(900, 1000))
+    joined, printed = streams.join(1200), set[str]()
+    totals, *reasons = progress_lines(joined, printed)
+    assert totals.startswith("joined 1 rows")
+    assert [line.partition(" ")[2][:18] for line in reasons] == [
+        "clicks left out: u",
+        "rows arrived late,",
+        "lines left out: no",
+    ]
+    assert progress_lines(joined, printed) == [totals]
+    joined.bad["clock"] += 1
+    assert [line[:6] for line in progress_lines(joined, printed)] == ["joined", "2 rows"]
+
+
 def test_the_summary_for_programs_has_all_counts(streams: Streams, tmp_path: Path, cli: Cli) -> None:
     labelled = {**served(1000), "row": {"click": 1}}
     streams.add(IMPRESSIONS, 1000, labelled)
@@ -305,6 +322,10 @@ def test_what_is_wrong_is_refused(streams: Streams, cli: Cli) -> None:
         streams.join(1200)
     mixed = cli("join", streams.events, "--out", "folder")
     assert (mixed.code, "a stream to a stream" in mixed.err) == (2, True)
+    model = streams.out.replace("?stream=", "?model=")
+    for words in ([model, "--out", streams.out], [streams.events, "--out", model]):
+        ended = cli("join", *words)
+        assert (ended.code, "names a model, and not a stream" in ended.err) == (2, True)
     for words in (["--follow"], ["--late", "wait"], ["--chunk", 5], ["--chunk-time", "1s"]):
         ended = cli("join", "log", "--out", "folder", *words)
         assert (ended.code, "is for streams" in ended.err) == (2, True)
