@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import orjson
 
 from ctr.errors import DataError, SpecError
 from ctr.features import BadRows, Batch, FeatureSpec, Transform, batch_of_lines
@@ -15,6 +17,8 @@ from ctr.stream.example_stream import ExampleStream, StreamChunk
 
 _MANY_BAD = 0.5
 """If a larger share of a chunk's rows is bad, the rows belong to another spec."""
+_LOOKED_AT = 20
+"""Rows of each chunk that show whether it has columns of the spec."""
 _LANE_BITS, _CHUNK_BITS = 52, 20
 """Positions of bad rows consist of lane, chunk, and row of the chunk."""
 
@@ -70,6 +74,7 @@ class StreamSource:
             )
             if problems:
                 self._count_bad(lane, chunk, problems)
+            self._require_columns(chunk)
             examples.append(StreamExamples(lane, chunk.number, batch, chunk.is_weighted))
         return examples
 
@@ -80,6 +85,20 @@ class StreamSource:
             if len(batch):
                 return take_rows(batch, np.arange(min(rows, len(batch))))
         return Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
+
+    def _require_columns(self, chunk: StreamChunk) -> None:
+        """Raise DataError if rows have columns, but none of the spec's: all features would be missing."""
+        names = dict[str, None]()
+        for line in chunk.rows.split(b"\n", _LOOKED_AT)[:_LOOKED_AT]:
+            with suppress(orjson.JSONDecodeError):  # bad rows were counted
+                row = orjson.loads(line)
+                names |= dict.fromkeys(row if isinstance(row, dict) else ())
+        others = [name for name in names if name not in (self.spec.label_column, self.spec.weight_column)]
+        if others and not set(others).intersection(self.spec.columns):
+            raise DataError(
+                f"{self.stream.url}: rows have {', '.join(map(repr, others[:8]))}, and none of the spec's "
+                "columns: do they belong to another model? Train with the spec of the model that served them."
+            )
 
     def _count_bad(self, lane: int, chunk: StreamChunk, problems: Mapping[int, str]) -> None:
         reasons = list(problems.values())

@@ -348,6 +348,7 @@ def test_labels_go_back_though_one_of_them_cannot(streaming: Streaming, labelled
     [
         ([b'{"price": 3}'] * 4, "label"),
         ([b"no JSON"] * 4, "JSON"),
+        ([b'{"label": 0, "site": "a"}', b'{"label": 1}'], "have 'site', and none of the spec's columns"),
         ([b'{"label": 1, "I1": "x"}', b'{"label": 0}', b'{"label": 0}'], "not a number"),
     ],
 )
