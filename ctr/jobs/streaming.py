@@ -30,7 +30,7 @@ from ctr.learn import (
     weights_of,
 )
 from ctr.metrics import Metrics, MetricSummary
-from ctr.model import DIGESTS, LinearModel, Model, load_optimizer, load_state, save_model
+from ctr.model import DIGESTS, LinearModel, Model, load_optimizer, load_state, read_manifest, save_model
 from ctr.optimizers import Float32, Optimizer, choose_optimizer
 from ctr.ps import JobBoard, RedisStore, Slots, n_fraction_bits, parse_redis_url
 from ctr.registry import Registry, parse_place
@@ -48,6 +48,8 @@ _LEAST_WATCHED = 1_000
 """The fewest examples for a check of quality: with fewer, log loss and calibration are too uncertain."""
 _LEAST_PREDICTED = 10
 """The fewest predicted clicks of which none came for a problem: fewer may be missing by chance."""
+_WATCH = "watch"
+"""The entry of a version's manifest for the job, should it be resumed."""
 _NEW_SHARE = 0.3
 """The weight of the newest interval in the moving average of the log loss."""
 
@@ -77,8 +79,13 @@ class _Setup:
     def optimizer(self) -> Optimizer:
         return self.description.optimizer_in(0)
 
-    def model(self, state: tuple[Slots, Float32], progressive: MetricSummary) -> Model:
-        """The model of a state; `progressive`: metrics of predictions before learning from their rows."""
+    def model(
+        self, state: tuple[Slots, Float32], progressive: MetricSummary, **more: Mapping[str, object]
+    ) -> Model:
+        """The model of a state; `progressive`: metrics of predictions before learning from their rows.
+
+        `more`: further entries of its manifest.
+        """
         linear = LinearModel(*weights_of(state, self.optimizer, self.job.model.parent))
         require_finite(linear)
         facts = {
@@ -97,6 +104,7 @@ class _Setup:
             },
             "metrics": {"progressive": progressive.to_json()},
             "calibration": progressive.to_json()["calibration"],
+            **more,
         }
         return Model.of(self.source.spec, linear, facts, state=state)
 
@@ -269,6 +277,7 @@ class _Publisher:
         self._quality = Quality(setup.job.max_loss_rise, setup.job.max_miscalibration)
         self._versions: list[str] = []
         """The versions that this job published and that are still there, the latest last."""
+        self._job_id = ""
 
     def start(self) -> None:
         self._thread.start()
@@ -304,6 +313,9 @@ class _Publisher:
                         assert on_board is not None
                         # A resumed job has the fraction bits of its checkpoint.
                         description = JobDescription.from_bytes(on_board.description)
+                        self._job_id = on_board.id
+                        if job.resume:
+                            self._continue()
                         store = opened.enter_context(closing(description.join_store(self._url)))
                     self._trim(board)
                     if monotonic() >= next_version:
@@ -311,6 +323,18 @@ class _Publisher:
                         self._publish_next(board, store)
                 except CtrError as error:  # such as a failover of Redis, or a full disk
                     self._print(f"{_clock()} nothing is published: {error}")
+
+    def _continue(self) -> None:
+        """Adopt the versions, and their log loss, that the job published before it was resumed."""
+        place = self._setup.job.publish
+        with suppress(ModelError):  # no version was saved
+            watched = read_manifest(self._setup.job.model).get(_WATCH, {})
+            if watched.get("job") == self._job_id:
+                self._quality.usual_logloss = watched["usual_logloss"]
+        versions = [] if place is None else Registry(parse_place(place)[0]).versions()
+        own = [each for each in versions if each.manifest.get(_WATCH, {}).get("job") == self._job_id]
+        own.sort(key=lambda each: (each.created, each.manifest["training"]["rows"]))
+        self._versions = [each.id for each in own]
 
     def _trim(self, board: JobBoard) -> None:
         position = JobPosition.of(board.look())
@@ -341,7 +365,8 @@ class _Publisher:
         trained = sum(orjson.loads(blob)["evaluated"] for blob in blobs.values())
         progressive = self._progressive(board, trained)
         state = read_out(store, self._setup.job.model.parent)
-        model = self._setup.model(state, progressive.summary())
+        watch = {"job": self._job_id, "usual_logloss": quality.usual_logloss}
+        model = self._setup.model(state, progressive.summary(), **{_WATCH: watch})
         save_model(model, self._setup.job.model, state)
         place = self._setup.job.publish
         if place is not None:

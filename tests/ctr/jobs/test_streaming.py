@@ -309,6 +309,34 @@ def test_a_label_goes_back_when_the_rows_turn_bad(streaming: Streaming, tmp_path
     assert "nothing is published: log loss" in said or "nothing is published: calibration" in said
 
 
+def test_a_resumed_job_watches_and_rolls_back_what_it_published_before(
+    streaming: Streaming, tmp_path: Path
+) -> None:
+    registry, checkpoint, versions = Registry(tmp_path / "models"), tmp_path / "checkpoint", list[str]()
+    streaming.rows *= 2
+    options = "--publish-every=1s", "--publish", f"{registry.place}@live", "--checkpoint", checkpoint
+
+    def is_published_and_saved() -> bool:
+        entry = registry.labels().get("live")
+        rows = streaming.appended * CHUNK
+        is_new = entry is not None and registry.load(entry.version).manifest["training"]["rows"] == rows
+        return is_new and checkpoint.exists() and rows_reported(checkpoint) == rows
+
+    with streaming.training(*options, "--checkpoint-every=0.2s", additive=False) as command:
+        for _ in range(2):
+            streaming.append(25)
+            eventually(is_published_and_saved, 60.0)
+            versions.append(registry.version_of("live"))
+        command.popen.kill()
+    streaming.turn_bad()
+    streaming.append(25)
+    resumed = *options, "--checkpoint-every=1h", "--resume", "--max-miscalibration=1e9"
+    with streaming.training(*resumed, additive=False) as command:
+        eventually(lambda: registry.version_of("live") == versions[0], 60.0)
+        said = streaming.stop(command)
+    assert re.search(rf"nothing is published: log loss .*; live is {versions[0]} again", said)
+
+
 @pytest.fixture
 def labelled(streaming: Streaming, job_log: Path, tmp_path: Path, cli: Cli) -> Registry:
     """A registry with a label `live` on the second of two versions."""
