@@ -19,7 +19,12 @@ from ctr.features import Batch
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.distributed import store_settings
 from ctr.jobs.training.outcome import require_places
-from ctr.jobs.training.setup import require_finite, starting_point, wanted_spec
+from ctr.jobs.training.setup import (
+    require_evidence_to_forget,
+    require_finite,
+    starting_point,
+    wanted_spec,
+)
 from ctr.learn import (
     TrainSettings,
     click_rate,
@@ -146,6 +151,7 @@ def run_stream_job(job: TrainJob, print_line: Print) -> StreamOutcome:
 def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print) -> _Setup:
     """Set up a job; for a new model, wait for the first rows of the stream."""
     assert job.stream is not None
+    require_evidence_to_forget(job)
     spec = wanted_spec(job)
     if spec is None:
         raise ModelError("a stream needs a feature spec: give one, or a model to train on from.")

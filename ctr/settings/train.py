@@ -65,6 +65,7 @@ _NOT_WITH_STREAM = (
     "engine",
     "staging",
     "track",
+    "max_bad_fraction",
 )
 
 
@@ -229,6 +230,10 @@ def _require_stream_alone(job: TrainJob) -> None:
         raise SettingError(f"{named('stream')} takes the place of inputs: leave these out.")
     for name in job.changed(_NOT_WITH_STREAM):
         raise SettingError(f"{name} is for inputs that have an end: leave it out with {named('stream')}.")
+    if job.on_bad_rows == "quarantine":
+        raise SettingError(
+            f"rows of a stream stay in no file: give {named('on_bad_rows', 'skip')}, which counts bad ones."
+        )
     if job.store.startswith(("memory:", "embedded:")):
         raise SettingError(
             f"{named('stream')} trains in a store that servers and other workers reach: give "

@@ -165,12 +165,17 @@ class TrainSetup:
         }
 
 
-def set_up(job: TrainJob) -> TrainSetup:
-    """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+def require_evidence_to_forget(job: TrainJob) -> None:
+    """Raise SettingError if evidence is to be forgotten that there is not."""
     if job.forget and job.warm_start is None:
         raise SettingError(
             f"{named('forget')} is for what {named('warm_start')} has learnt; give both, or neither."
         )
+
+
+def set_up(job: TrainJob) -> TrainSetup:
+    """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+    require_evidence_to_forget(job)
     before = None if job.warm_start is None else load_optimizer(job.warm_start)
     optimizer = choose_optimizer(job.optimizer_settings, before)
     if not optimizer.online:

@@ -389,6 +389,12 @@ def test_rows_of_something_else_are_refused(
     assert complaint in ended.err
 
 
+def test_nothing_is_forgotten_without_a_model(streaming: Streaming, cli: Cli) -> None:
+    streaming.append(1)
+    ended = cli(*streaming.words("--forget=0.5"))
+    assert (ended.code, "--forget is for what --warm-start has learnt" in ended.err) == (2, True)
+
+
 def test_chunks_that_are_gone_end_the_job(streaming: Streaming, cli: Cli) -> None:
     streaming.append(40)
     with streaming.stream._connection.nodes.link(parse_redis_url(streaming.stream_url).hosts[0]) as link:
@@ -407,6 +413,8 @@ def test_chunks_that_are_gone_end_the_job(streaming: Streaming, cli: Cli) -> Non
         ({"store": "redis://host?stream=a"}, "names a stream, and not a model"),
         ({"stream": "redis://host?model=a"}, "names a model, and not a stream"),
         ({"consistency": "bsp"}, "do not wait for each other"),
+        ({"on_bad_rows": "quarantine"}, "rows of a stream stay in no file"),
+        ({"on_bad_rows": "skip", "max_bad_fraction": 0.1}, "max_bad_fraction is for inputs"),
         ({"stream": None, "inputs": ["day.tsv"], "max_loss_rise": 0.1}, "is for a stream"),
     ],
 )
