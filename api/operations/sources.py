@@ -137,7 +137,7 @@ class StoreSource(ModelSource):
         self._has_been_live = False
         self._weights: LiveWeights | None = None
         """Those that were loaded last."""
-        self.name = str(self._url)
+        self.name = replace(self._url, files=()).public
         self._open_board = partial(JobBoard, self._url, timeout_s=_STORE_S, patience_s=_STORE_S)
 
     def versions(self) -> Mapping[str, Sequence[str]]:

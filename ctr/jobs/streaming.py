@@ -222,7 +222,7 @@ def _first_rows(source: StreamSource, stop: Event, print_line: Print) -> Batch:
     is_waiting = False
     while source.stream.first() is None:
         if not is_waiting:
-            print_line(f"waiting for the first rows of {source.stream.url}")
+            print_line(f"waiting for the first rows of {source.stream.url.public}")
             is_waiting = True
         if stop.wait(_POLL_S):
             raise KeyboardInterrupt

@@ -112,7 +112,7 @@ class ExampleStream:
             lost = [n * LANES + lane for n in range(error.last + 1, number_in_lane)]
             if not lost or not self._recent.keys() >= set(lost):
                 raise StoreError(
-                    f"{self.url}: lane {lane} of the stream ends with chunk {error.last}, so "
+                    f"{self.url.public}: lane {lane} of the stream ends with chunk {error.last}, so "
                     f"{number_in_lane} cannot be appended: has Redis lost chunks, or do two processes write "
                     "to one stream?"
                 ) from None
@@ -121,7 +121,7 @@ class ExampleStream:
 
     def _lost(self, lane: int, last: int, position: int) -> StoreError:
         return StoreError(
-            f"{self.url}: lane {lane} of the stream ends with chunk {last:,}, and training is at "
+            f"{self.url.public}: lane {lane} of the stream ends with chunk {last:,}, and training is at "
             f"{position:,}: Redis has lost chunks; join to another stream (?stream=NAME), and train on that "
             "from the last model."
         )
@@ -137,8 +137,8 @@ class ExampleStream:
             n for n in range(numbers[lane] - LANES + 1, numbers[lane]) if n >= 0 and n not in numbers
         ]:
             raise StoreError(
-                f"{self.url}: Redis has lost chunk {missing[0]:,} of the stream, and later ones are there; "
-                "use another stream (?stream=NAME)."
+                f"{self.url.public}: Redis has lost chunk {missing[0]:,} of the stream, and later ones are "
+                "there; use another stream (?stream=NAME)."
             )
         state: dict[str, Any] = orjson.loads(pairs(ends[lane][0][1])[b"state"])
         return numbers[lane] + 1, state
@@ -166,9 +166,9 @@ class ExampleStream:
             chunk = chunks[lane] = _chunk(entries[0])
             if chunk.number != n:
                 raise DataError(
-                    f"{self.url}: chunks {n:,} to {chunk.number - 1:,} of lane {lane} are gone from the "
-                    "stream, so their examples would be missing: was it trimmed by somebody else, or is this "
-                    "another model's stream?"
+                    f"{self.url.public}: chunks {n:,} to {chunk.number - 1:,} of lane {lane} are gone from "
+                    "the stream, so their examples would be missing: was it trimmed by somebody else, or is "
+                    "this another model's stream?"
                 )
         return chunks
 

@@ -391,9 +391,9 @@ class _Joiner:
         needed_s = settings.window_s + 4 * settings.grace_s
         if kept_s is not None and needed_s > kept_s:
             raise DataError(
-                f"{self._events}: keeps events for {kept_s:g} s, and a window of {settings.window_s:g} s "
-                f"with a grace of {settings.grace_s:g} s needs {needed_s:g} s; start servers with a longer "
-                "--feedback-keep, or give a shorter --window."
+                f"{self._events.public}: keeps events for {kept_s:g} s, and a window of "
+                f"{settings.window_s:g} s with a grace of {settings.grace_s:g} s needs {needed_s:g} s; "
+                "start servers with a longer --feedback-keep, or give a shorter --window."
             )
 
     def _count_from(self, state: _State) -> None:
@@ -433,13 +433,13 @@ class _Joiner:
             state = _State.model_validate(saved)
         except ValidationError as error:
             raise DataError(
-                f"{self._out.url}: its last chunk was not written by `ctr join` ({first_problem(error)});"
-                " give another ?stream=NAME."
+                f"{self._out.url.public}: its last chunk was not written by `ctr join` "
+                f"({first_problem(error)}); give another ?stream=NAME."
             ) from None
         if state.settings != current:
             earlier = state.settings
             raise DataError(
-                f"{self._out.url}: was joined from the stream {earlier['events']} with --label "
+                f"{self._out.url.public}: was joined from the stream {earlier['events']} with --label "
                 f"{earlier['label']} --window {earlier['window_s']:g}s --grace {earlier['grace_s']:g}s "
                 f"--late {earlier['late']}; repeat these, or give another ?stream=NAME."
             )

@@ -96,19 +96,21 @@ class StreamSource:
         others = [name for name in names if name not in (self.spec.label_column, self.spec.weight_column)]
         if others and not set(others).intersection(self.spec.columns):
             raise DataError(
-                f"{self.stream.url}: rows have {', '.join(map(repr, others[:8]))}, and none of the spec's "
-                "columns: do they belong to another model? Train with the spec of the model that served them."
+                f"{self.stream.url.public}: rows have {', '.join(map(repr, others[:8]))}, and none of the "
+                "spec's columns: do they belong to another model? Train with the spec of the model that "
+                "served them."
             )
 
     def _count_bad(self, lane: int, chunk: StreamChunk, problems: Mapping[int, str]) -> None:
         reasons = list(problems.values())
         if len(problems) > _MANY_BAD * chunk.count:
             raise DataError(
-                f"{self.stream.url}: {reasons[0]}. {len(problems):,} of {chunk.count:,} rows of this chunk "
-                "are bad: do they belong to another model? Train with the spec of the model that served them."
+                f"{self.stream.url.public}: {reasons[0]}. {len(problems):,} of {chunk.count:,} rows of this "
+                "chunk are bad: do they belong to another model? Train with the spec of the model that "
+                "served them."
             )
         if self._on_bad_rows == "fail":
-            raise DataError(f"{self.stream.url}: {reasons[0]}; correct its source, or skip bad rows.")
+            raise DataError(f"{self.stream.url.public}: {reasons[0]}; correct its source, or skip bad rows.")
         first = lane << _LANE_BITS
         rows = np.array(list(problems), np.int64) + (first + (chunk.number << _CHUNK_BITS))
         self.bad_rows.add(first, rows, reasons.__getitem__)

@@ -282,7 +282,7 @@ def test_weights_are_those_of_the_pass_that_a_job_is_in(
 def test_a_store_without_a_job_is_refused(redis_url: str, cli: Cli) -> None:
     ended = cli("serve", "--store", f"{redis_url}?model=nothing", "--port", 0)
     assert ended.code == 1
-    assert "no job trains this model" in ended.err
+    assert "?model=nothing: no job trains this model" in ended.err
 
 
 @pytest.mark.parametrize("option", ["--store", "--windows"])

@@ -387,6 +387,7 @@ def test_rows_of_something_else_are_refused(
     ended = cli(*streaming.words())
     assert ended.code == 1
     assert complaint in ended.err
+    assert f"?stream={parse_redis_url(streaming.stream_url).stream}: " in ended.err
 
 
 def test_nothing_is_forgotten_without_a_model(streaming: Streaming, cli: Cli) -> None:

@@ -313,7 +313,8 @@ def test_what_is_wrong_is_refused(streams: Streams, cli: Cli) -> None:
     streams.client.set(streams.key("kept"), "140")
     assert streams.join(1200).rows == 1
     with pytest.raises(
-        DataError, match=r"was joined from the stream .* --label click --window 100s --grace 10s"
+        DataError,
+        match=r"\?stream=join-\d+: was joined from the stream .* --label click --window 100s --grace 10s",
     ):
         streams.join(1200, replace(SETTINGS, window_s=90))
     with closing(ExampleStream(streams.out)) as out:
