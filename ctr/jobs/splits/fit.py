@@ -55,7 +55,7 @@ def fit_splits(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
-            return _fit(engine, spec, files, choice, first, LocalAttempts.begun(folder))
+            return _fit(engine, spec, files, choice, first, LocalAttempts.start(folder))
     except OSError as error:
         raise DataError(f"{out}: the data set could not be written ({error}).") from error
 
