@@ -1,4 +1,4 @@
-"""Which reader a file has, which rows of it are wanted, and what becomes of bad ones."""
+"""Which reader a file needs, which of its rows are chosen, and what is done with bad ones."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
     from ctr.features.readers.file_reader import SomeRowsPiece
     from ctr.features.readers.splits import file_splits, follow_lines
 
-# Kernels that compare texts: a hashed data set needs none.
+# Lazy, as they load kernels that compare texts, which a hashed data set does not need.
 __getattr__ = lazy_package(__name__, __file__)

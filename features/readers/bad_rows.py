@@ -1,4 +1,4 @@
-"""`BadRowPolicy`: what becomes of bad rows; `BadRowHandler` does it, and `BadRows` are those left out."""
+"""`BadRowPolicy`: what to do with bad rows; `BadRowHandler` does it; `BadRows`: the rows left out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from ctr.features.transform import Transform
 
 ALWAYS_ALLOWED = 10
-"""So few bad rows never end a job, however few rows there are; but see `too_many`."""
+"""Up to this many bad rows never end a job, however few rows there are; but see `too_many`."""
 EARLY_ROWS = 1_000_000
-"""From so many rows on, a pass with too many bad ones ends at once, not only at its end."""
+"""After this many rows, a pass with too many bad ones ends at once, not only at its end."""
 
 OnBadRows = Literal["fail", "skip", "quarantine"]
 
@@ -33,38 +33,39 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What becomes of the rows that cannot be read."""
+    """What to do with rows that cannot be read."""
 
     skip: bool = False
-    """Whether they are left out; if not, the first one is an error."""
+    """Whether bad rows are left out; if not, the first one is an error."""
     quarantine: Path | None = None
-    """A file that keeps those left out, as they stand. It replaces an older one when the first pass with a
-    bad row ends, however it ends."""
+    """A file for the rows left out, unchanged. It replaces an older one when the first pass with a bad row
+    ends, whether or not with an error."""
     max_fraction: float | None = None
-    """A pass with more of them (see `too_many`) is an error that counts them by reason; None: all may be."""
+    """A pass with more bad rows (see `too_many`) is an error that counts them by reason; None: no limit."""
 
     @staticmethod
     def of(on_bad_rows: OnBadRows, max_fraction: float | None, quarantine: Path) -> BadRowPolicy:
         """The policy of these settings; `quarantine` is the file for bad rows, if they are to be kept."""
-        kept = quarantine if on_bad_rows == "quarantine" else None
-        return BadRowPolicy(on_bad_rows != "fail", kept, max_fraction)
+        file = quarantine if on_bad_rows == "quarantine" else None
+        return BadRowPolicy(on_bad_rows != "fail", file, max_fraction)
 
 
 FAIL, SKIP = BadRowPolicy(), BadRowPolicy(skip=True)
 
 
 class BadRows:
-    """The rows that passes over the data left out, each once however many passes met it.
+    """The rows that passes over the data left out, each counted once, however many passes met it.
 
-    Its memory is constant: a pass meets all bad rows from its first row to the last one so far, so it keeps,
-    by the first row of a pass, how many bad rows passes from there have met, and the last one. Several can be
-    merged if passes that began at different rows have no bad row in common, such as over data shards.
+    Memory is constant. A pass meets all bad rows between its first row and the last one so far, so it is
+    enough to store, for each first row of a pass, the count of the bad rows that passes from there met, and
+    the last one. Several objects can be merged if passes that began at different rows share no bad row, such
+    as passes over data shards.
 
     One thread may add rows while others read.
     """
 
     def __init__(self) -> None:
-        self._met: dict[int, tuple[int, int]] = {}  # by a pass's first row: how many, and the last
+        self._met: dict[int, tuple[int, int]] = {}  # first row of a pass: count, last bad row
         self._examples: list[str] = []
         self._followers: list[deque[NDArray[np.int64]]] = []
 
@@ -78,20 +79,20 @@ class BadRows:
 
     @property
     def end(self) -> int:
-        """The position after the last one, among all data rows, good or bad, of all inputs in order; or 0."""
+        """The position after the last bad row, among all data rows of all inputs in order; 0 without one."""
         return max((last + 1 for _, last in list(self._met.values())), default=0)
 
     @property
     def examples(self) -> Sequence[str]:
-        """What was wrong with the first few, each with its file and line."""
+        """What was wrong with the first few bad rows, each with its file and line."""
         return tuple(self._examples)
 
     def count_from(self, start: int) -> int:
-        """The number of those that passes from this row on met first."""
+        """How many bad rows were met first by passes that began at row `start`."""
         return self._met.get(start, (0, -1))[0]
 
     def follow(self) -> deque[NDArray[np.int64]]:
-        """A queue that gets the positions, int64[k] ascending, of those that are added from now on."""
+        """A queue that receives the positions, int64[k] ascending, of bad rows added from now on."""
         follower: deque[NDArray[np.int64]] = deque()
         self._followers.append(follower)
         return follower
@@ -99,8 +100,8 @@ class BadRows:
     def add(self, start: int, ordinals: NDArray[np.int64], explain: Callable[[int], str]) -> NDArray[np.intp]:
         """Adds the rows at `ordinals` (int64, ascending, at least one), met by a pass that began at `start`.
 
-        Call it in the order of the rows. Returns which of them are new. `explain` says what is wrong with the
-        i-th of them; it is called for examples only.
+        Call it in row order. Returns which of them are new. `explain` says what is wrong with the i-th of
+        them; it is only called for examples.
         """
         are_old = np.zeros(ordinals.size, np.bool_)
         for first, (_, last) in self._met.items():
@@ -116,18 +117,18 @@ class BadRows:
         return new
 
     def merge(self, other: BadRows) -> None:
-        """Adds the bad rows that another has met in the same data."""
+        """Adds the bad rows that `other` has met in the same data."""
         for start, met in list(other._met.items()):
             self._met[start] = max(met, self._met.get(start, met))
         self._examples = list(dict.fromkeys([*self._examples, *other._examples]))[:_EXAMPLES]
 
     def renamed(self, file: str, name: str) -> BadRows:
-        """The same, whose examples call a file by another name."""
+        """A copy whose examples call a file by another name."""
         examples = [text.replace(file, name) for text in self._examples]
         return self.from_json({**self.to_json(), "examples": examples})
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values; `from_json` restores it."""
+        """As JSON values, from which `from_json` restores it."""
         return {
             "met": [[start, *met] for start, met in list(self._met.items())],
             "examples": list(self._examples),
@@ -143,23 +144,23 @@ class BadRows:
 
 
 def too_many(bad: int, rows: int, most: float) -> bool:
-    """Whether more than the fraction `most` of so many rows are bad.
+    """Whether more than the fraction `most` of `rows` rows are bad.
 
-    Up to `ALWAYS_ALLOWED` never are too many, as long as they are no more than half of the rows: a fraction
+    Up to `ALWAYS_ALLOWED` bad rows are never too many, unless they are more than half of the rows: a fraction
     of few rows says little.
     """
     return bad > max(most * rows, min(ALWAYS_ALLOWED, rows / 2))
 
 
 class BadRowHandler:
-    """Does with the bad rows of the passes over some data what a policy says."""
+    """Applies a policy to the bad rows of passes over some data."""
 
     def __init__(self, policy: BadRowPolicy, transform: Transform) -> None:
-        """`transform`: what the rows are bad for."""
+        """`transform`: it explains what is wrong with a row."""
         self.policy = policy
         self.left_out = BadRows()
         self.tried = 0
-        """The rows of the pass so far, good or bad: the caller adds to it."""
+        """How many rows, good or bad, the pass has read; the caller adds to it."""
         self._start = 0  # the first row of the pass
         self.reasons: Counter[str] = Counter()
         """What is wrong with the bad rows of the pass."""
@@ -168,7 +169,7 @@ class BadRowHandler:
 
     @contextmanager
     def pass_from(self, start: int) -> Iterator[None]:
-        """In the `with` block is a pass that begins at row `start`. Raises DataError at its end."""
+        """A pass that begins at row `start`. Raises DataError at its end if too many rows are bad."""
         self._start, self.tried, self.reasons = start, 0, Counter()
         try:
             yield
@@ -178,9 +179,9 @@ class BadRowHandler:
                 self._quarantine.put_in_place()
 
     def handle(self, block: Block, bad: NDArray[np.int64], position: int) -> None:
-        """Handles the next bad rows (int64, at least one) of a block whose first row has this position.
+        """Handles the next bad rows (int64, at least one) of a block; `position`: of the block's first row.
 
-        Raises DataError where the policy says so.
+        Raises DataError as the policy says.
         """
         if not self.policy.skip:
             skipping = named("on_bad_rows", "skip", "quarantine")
@@ -195,9 +196,9 @@ class BadRowHandler:
     def take(
         self, rows: int, bad: NDArray[np.int64], examples: Sequence[str], reasons: Counter[str], kept: Path
     ) -> None:
-        """Handles the bad rows that a task has found among the next `rows` of the pass.
+        """Handles the bad rows that a task met among the next `rows` of the pass.
 
-        `bad`: their places, int64, ascending; `examples`: what is wrong with the first few; `kept`: the
+        `bad`: their positions, int64, ascending; `examples`: what is wrong with the first few; `kept`: the
         quarantine of the task.
         """
         self.tried += rows
@@ -232,14 +233,14 @@ class BadRowHandler:
 class Quarantine:
     """A file of bad rows, unchanged from the input.
 
-    It is created with the first row, in a hidden folder beside its place until `put_in_place`: so it replaces
-    the file of an earlier job completely, or not at all if there is no bad row.
+    It is created with the first row, in a hidden folder beside its place, and moved by `put_in_place`. So it
+    replaces the file of an earlier job completely, or not at all if there is no bad row.
     """
 
     def __init__(self, path: Path) -> None:
-        """Removes only what killed processes have left behind."""
+        """Removes only what killed processes left behind."""
         self._path = path
-        self._folder = ExitStack()  # closing it removes it
+        self._folder = ExitStack()  # closing it removes the folder
         self._waiting: Path | None = None
         self._placed = False
         remove_drafts(path)
@@ -254,7 +255,7 @@ class Quarantine:
                 file.writelines(rows)
 
     def put_in_place(self) -> None:
-        """Puts the rows kept so far in place; those that follow are appended there."""
+        """Moves the rows so far to the file's place; later rows are appended there."""
         if self._waiting is None:
             return
         with self._writing(), self._folder:

@@ -1,4 +1,4 @@
-"""`RowChoice`: the rows that meet comparisons of columns, or the others."""
+"""`RowChoice`: the rows that meet a condition on their columns, or those that do not."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Time(NamedTuple):
 class Comparison:
     """`column sign value`.
 
-    Times are compared with times where the spec says that the column has them, numbers with a value that is a
-    number, and other text byte by byte.
+    Columns that have times by the spec are compared as times. Others are compared as numbers if the value is
+    a number, otherwise as text, byte by byte.
     """
 
     column: str
@@ -60,7 +60,7 @@ class Comparison:
     time: Time | None = None
 
     def holds(self, column: Column) -> NDArray[np.bool_]:
-        """bool[rows]; False where a value is missing, or is not a number or time if that is compared."""
+        """bool[rows]; False if the value is missing, or not a number or time where these are compared."""
         if self.time is not None or self.number is not None:
             typed = column.numbers if self.time is None else column.times(self.time.format)
             bound = self.number if self.time is None else self.time.value
@@ -80,12 +80,12 @@ class RowChoice:
     text: str
     """The condition, as a user wrote it."""
     alternatives: Sequence[Sequence[Comparison]]
-    """Comparisons joined by `and`, and those by `or`."""
+    """Comparisons joined by `and`, in groups joined by `or`."""
     meets: bool = True
 
     @staticmethod
     def parse(text: str, *, meets: bool = True) -> RowChoice:
-        """By a condition such as `click_time >= 2017-11-09 and site != "a or b"`. Raises SpecError."""
+        """Parses a condition such as `click_time >= 2017-11-09 and site != "a or b"`. Raises SpecError."""
         alternatives: list[list[Comparison]] = [[]]
         at = 0
         for word in [*_WORD.finditer(text), None]:
@@ -100,13 +100,13 @@ class RowChoice:
 
     @cached_property
     def columns(self) -> list[str]:
-        """The columns it compares, each once."""
+        """The columns it compares, without duplicates."""
         return list(dict.fromkeys(each.column for terms in self.alternatives for each in terms))
 
     def with_times(self, spec: FeatureSpec) -> RowChoice:
         """This choice for data of `spec`, whose time fields and windows say which columns have times.
 
-        A time may be written as the column has it, or in ISO 8601. Raises SpecError for what is no time.
+        A time may be written as in the column, or in ISO 8601. Raises SpecError if it is not a valid time.
         """
         formats = dict(_times_in(spec))
 
@@ -129,16 +129,16 @@ class RowChoice:
         )
 
     def splits_nothing(self, met_by: Literal["no row", "every row"]) -> DataError:
-        """To raise where a hold-out would have no row, or every row."""
+        """The error of a hold-out with no row, or with every row."""
         return DataError(
             f"the hold-out has {met_by}: {met_by} meets {self.text!r}; check the condition, and how its"
             " column is written."
         )
 
     def applied(self, block: Block, columns: Sequence[str], wanted: int) -> Block:
-        """The block with its first `wanted` columns, where rows that are not chosen are marked.
+        """The block with its first `wanted` columns; rows that are not chosen are marked.
 
-        Rows that cannot be read meet nothing.
+        Rows that cannot be read do not meet the condition.
         """
         compared = Columns(block.cells, block.status, slice(None), columns)
         holds = np.logical_or.reduce(
@@ -156,7 +156,7 @@ class RowChoice:
 
 
 def _times_in(spec: FeatureSpec) -> Iterator[tuple[str, str | None]]:
-    """Each column that time fields and windows read, with the format of its times."""
+    """Each column that time fields or windows read as times, with their format."""
     for window in spec.windows:
         yield window.time, window.format
     for field in spec.fields:

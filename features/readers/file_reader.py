@@ -1,4 +1,4 @@
-"""`FileReader`: the rows of a raw file as they are wanted; `SomeRowsPiece`: some rows of a piece."""
+"""`FileReader`: the chosen rows of a raw file, and its folders' columns; `SomeRowsPiece`: rows of a piece."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class FileReader:
-    """The reader of a format, with further columns, fewer rows, or rows that are marked.
+    """Wraps the reader of a format: adds columns, omits rows, marks rows.
 
     The folders above the file give it further columns, each of one value (see `InputFile.partition_columns`);
-    a column that the file itself has takes precedence. Of a file with `chosen_rows`, only those are rows:
-    reading raises DataError when the file does not have the expected number of rows. Rows that do not meet
-    the `choice` have the status `RowStatus.ELSEWHERE`.
+    a column of the file itself takes precedence. If the file has `chosen_rows`, only these are read; reading
+    raises DataError if the file does not have the expected number of rows. Rows that do not meet the `choice`
+    have the status `RowStatus.ELSEWHERE`.
     """
 
     def __init__(self, file: InputFile, reader: Reader, choice: RowChoice | None) -> None:
@@ -66,7 +66,7 @@ class FileReader:
             yield ChangedPiece(piece, change)
 
     def _of_file(self, columns: Sequence[str]) -> list[str]:
-        """Those of the columns that the file itself has."""
+        """Those of `columns` that the file itself has."""
         return [name for name in columns if name not in self._from_folders]
 
     def _chosen(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
@@ -86,7 +86,7 @@ class FileReader:
         self._require_rows(end)
 
     def _require_rows(self, rows: int) -> None:
-        """Raise DataError unless the file has as many rows as its chosen rows are of."""
+        """Raises DataError unless the file has as many rows as its `chosen_rows` expect."""
         expected = self._file.chosen_rows
         if expected is not None and rows != expected.rows:
             more = "more than" if rows > expected.rows else f"{rows:,}, not"
@@ -96,11 +96,11 @@ class FileReader:
             )
 
     def _widened(self, block: Block, columns: Sequence[str], of_file: Sequence[str]) -> Block:
-        """The block, which has the columns `of_file`, with all of these columns."""
+        """The block with all of `columns`; it has the columns `of_file`."""
         cells, buffer = block.cells, block.cells.buffer
-        constants = b"".join(self._values.values())  # which readers keep at the end of their buffers
+        constants = b"".join(self._values.values())  # a reader may keep them at the end of its buffer
         begin = buffer.size - len(constants)
-        if begin < 0 or buffer[begin:].tobytes() != constants:  # not this reader
+        if begin < 0 or buffer[begin:].tobytes() != constants:  # this one does not
             begin = buffer.size
             buffer = np.concatenate([buffer, np.frombuffer(constants, np.uint8)])
         starts, ends = np.empty((2, len(cells), len(columns)), np.int32)
@@ -116,7 +116,7 @@ class FileReader:
 
 @dataclass(frozen=True, slots=True)
 class ChangedPiece:
-    """The rows of a piece, with other cells or another status."""
+    """The rows of a piece, with changed cells or status."""
 
     piece: Piece
     change: Callable[[Block], Block]
@@ -131,11 +131,11 @@ class ChangedPiece:
 
 @dataclass(frozen=True, slots=True)
 class _SomeRows:
-    """The `Origin` of some rows of a block."""
+    """The `Origin` of a selection of a block's rows."""
 
     origin: Origin
     numbers: NDArray[np.int64]
-    """Of the rows, in the block."""
+    """int64[rows]: their numbers in the block."""
 
     def place(self, row: int) -> str:
         return self.origin.place(int(self.numbers[row]))
@@ -149,7 +149,7 @@ class _SomeRows:
 
 @dataclass(frozen=True, slots=True)
 class SomeRowsPiece:
-    """Some rows of a piece, at least one."""
+    """At least one row of a piece."""
 
     piece: Piece
     chosen: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""The formats of raw files, and `open_reader`: a file's reader by its first bytes, its name and the spec."""
+"""The formats of raw files; `open_reader` opens a file by its first bytes, its name and the spec."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ for _format in (
 def open_reader(
     path: InputFile, spec: FeatureSpec, labels: Labels, choice: RowChoice | None = None
 ) -> Reader:
-    """Open a raw file to be read through `spec`; `labels` says what its label column is for.
+    """Opens a raw file for `spec`; `labels` says what its label column is for.
 
-    Of a file with `chosen_rows` it returns only these. Rows that do not meet the `choice` have the status
+    If the file has `chosen_rows`, only these are read. Rows that do not meet the `choice` have the status
     `RowStatus.ELSEWHERE`.
 
-    Raises DataError for a path without a file and a file that cannot be read, SpecError for a format that
-    does not suit the spec, and for a `choice` that compares a time with text that is not a time.
+    Raises DataError if there is no file or it cannot be read; SpecError if the format does not suit the spec,
+    or if `choice` compares a time with text that is not a time.
     """
     of_spec = FORMATS[spec.source.format]
     of_file = format_of(path) or of_spec
@@ -88,17 +88,17 @@ def open_reader(
 
 
 def format_of(path: InputFile) -> Format | None:
-    """The format of a file by its first bytes or its name; None: as the spec says, or delimited text."""
+    """The format of a file by its first bytes or its name; None: the spec's format, or delimited text."""
     whole = path.whole if isinstance(path, SplitFile) else path
     with closing(whole.open()) as file:
-        head = file.read(max(len(begin) for known in FORMATS.values() for begin in known.begins))
+        head = file.read(max(len(begin) for each in FORMATS.values() for begin in each.begins))
     ends = path.suffixes
     if ends and ends[-1] in COMPRESSED:
         ends.pop()
-    for known in FORMATS.values():
-        if head.startswith(known.begins):
-            return known
-    for known in FORMATS.values():
-        if ends and ends[-1] in known.suffixes:
-            return known
+    for each in FORMATS.values():
+        if head.startswith(each.begins):
+            return each
+    for each in FORMATS.values():
+        if ends and ends[-1] in each.suffixes:
+            return each
     return None

@@ -1,4 +1,4 @@
-"""`RawFiles`: some raw files, and how they are read."""
+"""`RawFiles`: raw files, and how to read them."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RawFiles:
-    """Raw files through a spec, one after the other. Every reading begins anew; see `open_reader`."""
+    """Raw files read with a spec, one after the other, each time from the start; see `open_reader`."""
 
     files: Sequence[InputFile]
     spec: FeatureSpec
     labels: Labels = "ignored"
-    """What the column of the label is for."""
+    """What the label column is for."""
     choice: RowChoice | None = None
     """Other rows have the status `RowStatus.ELSEWHERE`; None: all rows are chosen."""
 
     def open(self, file: InputFile) -> Reader:
-        """One of the files."""
+        """Opens one of the files."""
         return open_reader(file, self.spec, self.labels, self.choice)
 
     def readers(self) -> Generator[tuple[InputFile, Reader], None, None]:
-        """Each file with its reader, which is open until the next one."""
+        """Each file and its reader, which stays open until the next one."""
         for file in self.files:
             with closing(self.open(file)) as reader:
                 yield file, reader
@@ -45,7 +45,7 @@ class RawFiles:
                 yield from reader.pieces(columns)
 
     def blocks(self, columns: Sequence[str]) -> Generator[Block, None, None]:
-        """All rows block by block, each valid until the next one."""
+        """All rows, block by block; each block is valid until the next one."""
         for file in self.files:
             with closing(self.open(file)) as reader:
                 yield from blocks_of(reader, columns)
@@ -56,7 +56,7 @@ class RawFiles:
         return [reader.count_rows() for _, reader in self.readers()]
 
     def require_rereadable(self) -> None:
-        """Raises DataError for standard input, which a pass beside that over the examples would use up."""
+        """Raises DataError for standard input: a pass other than that over the examples would consume it."""
         for file in self.files:
             if isinstance(file, StandardInput):
                 raise file.once()

@@ -1,4 +1,4 @@
-"""`file_splits`: raw files cut into parts of about equal size, which tasks can read side by side."""
+"""`file_splits`: raw files cut into splits of about equal size, which tasks can read in parallel."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ctr.features.text import (
 
 @dataclass(frozen=True, slots=True)
 class FollowedLines:
-    """A piece of a text, for each state in which it may begin (see `follow_quotes`)."""
+    """The result of following a piece of text, for each state in which it may begin (see `follow_quotes`)."""
 
     states: Sequence[int]
-    """The state at its end."""
+    """The state at the end of the piece."""
     rows: Sequence[int]
     """The first of its bytes before which the text can be cut; -1 if there is none."""
 
@@ -40,11 +40,11 @@ def file_splits(
     split_bytes: int,
     follow: Callable[[Sequence[InputFile]], Sequence[FollowedLines]],
 ) -> list[list[InputFile]]:
-    """Of each file, its splits in the order of their rows, of about `split_bytes` or as it has to be.
+    """The splits of each file, in row order, of about `split_bytes` or as its format allows.
 
     Uncompressed text is cut between rows, and Parquet between row groups. Compressed text and Arrow files are
-    read by one task each. If cells in quotes may hold line ends, `follow` has to run `follow_lines` for each
-    of some pieces. Raises DataError.
+    not cut. If quoted cells may contain line ends, `follow` must run `follow_lines` for each of the pieces
+    that it gets. Raises DataError.
     """
     by_file = [_splits_of(file, spec, split_bytes) for file in files]
     quoted = [each for each in by_file if isinstance(each, _QuotedText)]
@@ -53,14 +53,14 @@ def file_splits(
 
 
 def follow_lines(delimiter: str, piece: InputFile) -> FollowedLines:
-    """Follow a piece of text from each state in which it may begin."""
+    """Follows a piece of text from each state in which it may begin."""
     steps, buffer = quote_steps(delimiter), np.empty(READ_BYTES, np.uint8)
     states, rows = np.arange(QUOTE_STATES), np.full(QUOTE_STATES, -1)
     at = 0
     with closing(piece.open()) as opened:
         while size := opened.readinto(buffer.data):
             before = states.copy()
-            for state in set(before.tolist()):  # soon one or two
+            for state in set(before.tolist()):  # soon only one or two are left
                 states[before == state], row = follow_quotes(buffer, size, state, steps)
                 if row >= 0:
                     rows[(before == state) & (rows < 0)] = at + row
@@ -71,18 +71,18 @@ def follow_lines(delimiter: str, piece: InputFile) -> FollowedLines:
 
 @dataclass(frozen=True, slots=True)
 class _QuotedText:
-    """A text file whose cells may be in quotes."""
+    """A text file with cells that may be quoted."""
 
     file: InputFile
     header: bytes
     bounds: Sequence[int]
-    """Of pieces of about the size of a split, from the first row to the end."""
+    """Bounds of pieces of about the size of a split, in bytes, from the first row to the end."""
 
     def pieces(self) -> Iterator[InputFile]:
         return (SplitFile(self.file, lines=range(*each)) for each in pairwise(self.bounds))
 
     def splits(self, followed: Iterator[FollowedLines]) -> Iterator[InputFile]:
-        """The text, cut between rows; those of its pieces are next in `followed`."""
+        """The text, cut between rows; `followed` gives the results of its pieces next."""
         first, *others, end = self.bounds
         state = next(followed).states[ROW]
         cuts = [first]
@@ -100,7 +100,7 @@ def _splits_of(file: InputFile, spec: FeatureSpec, split_bytes: int) -> Iterator
         if of_file.name == "parquet":
             return _groups_of(file, split_bytes)
         if of_file.name != "arrow" and not is_compressed(file):
-            open_reader(file, spec, "required").close()  # which looks at the first bytes, that splits lack
+            open_reader(file, spec, "required").close()  # checks the file's first bytes, which splits lack
             delimited = of_file.name == "delimited"
             cut = _quoted_text if delimited and spec.source.quote else _lines_of
             return cut(file, split_bytes, has_header=delimited and spec.source.header)
@@ -112,7 +112,7 @@ def _groups_of(file: InputFile, split_bytes: int) -> Iterator[InputFile]:
 
     metadata = parquet.read_metadata(file.seekable())
     sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
-    most = split_bytes * sum(sizes) // file.size  # `split_bytes` is of the file, where they are compressed
+    most = split_bytes * sum(sizes) // file.size  # `split_bytes` counts compressed bytes
     first = group_bytes = 0
     for group, size in enumerate(sizes):
         if group > first and group_bytes + size > most:
@@ -141,28 +141,28 @@ def _quoted_text(file: InputFile, split_bytes: int, *, has_header: bool) -> _Quo
 
 
 def _opened(file: InputFile) -> io.BufferedReader:
-    """To be read at any place."""
+    """A file in which one can seek."""
     return io.BufferedReader(file.seekable()) if file.is_remote else file.open()
 
 
 def _header(opened: io.BufferedReader, has_header: bool) -> bytes:
-    """Read what comes before the rows, and return the header, if there is one."""
+    """Reads up to the first row; returns the header, if there is one."""
     if opened.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
         opened.seek(0)
     return opened.readline() if has_header else b""
 
 
 def _bounds(file: InputFile, first: int, split_bytes: int) -> list[int]:
-    """The ends of parts of about `split_bytes` of what comes from the byte `first` on."""
+    """The bounds of pieces of about `split_bytes`, from byte `first` to the end of the file."""
     count = -(-file.size // split_bytes)
     places = (number * file.size // count for number in range(1, count))
     return [first, *(at for at in places if at > first), file.size]
 
 
 def _line_end(opened: io.BufferedReader, at: int) -> int | None:
-    """The first end of a line behind `at` that has text on both sides; None if there is none.
+    """The first end of a line after `at` with text in the lines on both sides; None if there is none.
 
-    Empty lines at the end of a file are no rows, and those in its middle are.
+    Empty lines are rows in the middle of a file, but not at its end.
     """
     opened.seek(at)
     has_text = not _is_blank(opened.readline())
