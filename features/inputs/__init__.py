@@ -1,4 +1,4 @@
-"""Which files the inputs of a command are, and their bytes: on disks, behind URIs, from a pipe."""
+"""The files of a command's inputs, and their bytes: on disk, behind URIs, from a pipe."""
 
 from ctr.features.inputs.input_file import (
     BytesFile,

@@ -1,4 +1,4 @@
-"""`InputFile`: one raw file, wherever it lies; `LocalFile`, `StandardInput`; `ChosenRows`: rows of one."""
+"""`InputFile`: one raw file, wherever it is; `LocalFile`, `StandardInput`; `ChosenRows`: rows of a file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FileState:
 
     device: int
     inode: int
-    """With `device`: which file it is; 0 where files have no such number, as behind URIs."""
+    """With `device`, identifies the file; 0 for files without such a number, as behind URIs."""
     size: int
     """In bytes."""
     modified_ns: int
-    """Nanoseconds since 1970; 0 if it is not known."""
+    """Nanoseconds since 1970; 0 if unknown."""
 
     @classmethod
     def of(cls, stat: os.stat_result) -> FileState:
@@ -36,7 +36,7 @@ class FileState:
         return cls(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
     def change(self, now: FileState) -> str | None:
-        """How the file has changed since, for users; None: it has not."""
+        """How the file has changed, for users; None if it has not."""
         if self == now:
             return None
         sizes = f"{self.size:,} bytes before, {now.size:,} now"
@@ -49,7 +49,7 @@ class FileState:
 
 STANDARD_INPUT = "-"
 _READ_BYTES = 1 << 20  # 1 MiB
-_STEP = 1 << 20  # rows that are counted at a time
+_STEP = 1 << 20  # rows counted at a time
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -62,7 +62,7 @@ class ChosenRows:
     chosen: Callable[[int, int], NDArray[np.bool_]]
     """Called with `first` and `last`: which of the rows `first..last-1` are chosen."""
     chosen_by: str
-    """What was built from these rows, for messages."""
+    """What was built from these rows, for error messages."""
 
     def count(self) -> int:
         """How many rows are chosen."""
@@ -73,14 +73,14 @@ class ChosenRows:
 class InputFile(ABC):
     """One raw file, which can be read any number of times, as long as it does not change.
 
-    `str` of it is its name in messages.
+    Its `str` is its name in messages.
     """
 
     is_remote: bool = False
-    """Whether reading it goes over a network, so that few large requests are better than many."""
+    """Whether it is read over a network, so that a few large requests are better than many small ones."""
 
     def __init__(self, location: str) -> None:
-        """`location`: its path or URI, by which any process on this machine finds it."""
+        """`location`: a path or URI that is valid in every process on this machine."""
         self.location = location
         self.chosen_rows: ChosenRows | None = None
         """The only rows that its reader (see `open_reader`) returns; None: all."""
@@ -92,25 +92,25 @@ class InputFile(ABC):
 
     @property
     def suffixes(self) -> list[str]:
-        """The suffixes of its name, in lower case, such as `['.csv', '.gz']`."""
+        """The suffixes of its name in lower case, such as `['.csv', '.gz']`."""
         return [suffix.lower() for suffix in PurePosixPath(str(self)).suffixes]
 
     @property
     def partition_columns(self) -> Mapping[str, bytes]:
-        """The columns that the folders above it give it: `day` for `logs/day=2017-11-06/part-0.parquet`.
+        """Columns from the names of the folders above it: `day` for `logs/day=2017-11-06/part-0.parquet`.
 
-        As Apache Hive lays out tables: `%` and two hex digits are a byte, its word for null is a missing
+        The layout of Apache Hive: `%` and two hex digits stand for a byte, Hive's name for null for a missing
         value.
         """
         columns = {}
-        for part in os.path.dirname(self.location).split("/"):
-            name, equals, value = part.partition("=")
+        for folder in os.path.dirname(self.location).split("/"):
+            name, equals, value = folder.partition("=")
             if equals and name:
                 columns[unquote(name)] = b"" if value == _NO_VALUE else os.fsencode(unquote(value))
         return columns
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process, its state is looked at again."""
+        """Without its state, which another process determines anew."""
         return {name: value for name, value in self.__dict__.items() if name != "state"}
 
     @cached_property
@@ -120,20 +120,20 @@ class InputFile(ABC):
 
     @property
     def size(self) -> int:
-        """In bytes; 0 if that is not known."""
+        """Size in bytes; 0 if unknown."""
         return self.state.size
 
     def line_number(self, line: int) -> int:
-        """The number in the whole file of line `line` (from 1) of the bytes that `open` gives."""
+        """The number, in the whole file, of line `line` (from 1) of the bytes that `open` gives."""
         return line
 
     @abstractmethod
     def open(self) -> io.BufferedReader:
-        """Its bytes, from the first. Raises DataError, also when it has changed."""
+        """Its bytes from the start. Raises DataError, also if the file has changed."""
 
     @abstractmethod
     def seekable(self) -> Any:
-        """A path or an open file, which Arrow reads in any order. Raises DataError as `open` does."""
+        """A path or an open file that Arrow can read in any order. Raises DataError as `open` does."""
 
     @abstractmethod
     def _state_now(self, opened: io.BufferedReader | None = None) -> FileState: ...
@@ -141,7 +141,7 @@ class InputFile(ABC):
     def require_same_content(self, before: FileState) -> None:
         """Raises DataError if it has changed since another process, perhaps on another machine, saw `before`.
 
-        By size and time: on another machine, the numbers of devices and files are others.
+        Compares size and time only: device and file numbers differ between machines.
         """
         if change := replace(self.state, size=before.size, modified_ns=before.modified_ns).change(self.state):
             raise DataError(
@@ -149,9 +149,9 @@ class InputFile(ABC):
             )
 
     def require_unchanged(self, opened: io.BufferedReader | None = None) -> None:
-        """Raises DataError if it has changed; to be called at the end of reading.
+        """Raises DataError if it has changed; call it after reading.
 
-        `opened`: the result of `open`; a local file may then have been moved.
+        `opened`: the result of `open`, for a local file that may have been moved since.
         """
         now = self._state_now(opened)
         if (change := self.state.change(now)) is not None:
@@ -162,7 +162,7 @@ class InputFile(ABC):
 
 
 class LocalFile(InputFile):
-    """A file by its path."""
+    """A file on disk."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(os.path.abspath(path))
@@ -206,7 +206,7 @@ class LocalFile(InputFile):
 
 
 class BytesFile(InputFile):
-    """Bytes in memory, read like a file with this name."""
+    """Bytes in memory, read as a file of this name."""
 
     def __init__(self, name: str, content: bytes) -> None:
         super().__init__(name)
@@ -223,7 +223,7 @@ class BytesFile(InputFile):
 
 
 class InputStream(io.RawIOBase):
-    """The bytes of a file from the first to the last, as a subclass gets them."""
+    """The bytes of a file from the first to the last; a subclass provides them."""
 
     _at = 0
 
@@ -240,11 +240,11 @@ class InputStream(io.RawIOBase):
 
     @abstractmethod
     def _read(self, target: memoryview) -> int:
-        """Read the next bytes, at most as many as `target` can hold, into it; return how many."""
+        """Reads the next bytes into `target`, at most as many as it can hold; returns their number."""
 
 
 class StandardInput(InputFile):
-    """Standard input. What has been read is kept until a pass begins that reads it to its end."""
+    """Standard input. It keeps what it has read, until `begin_pass`: then one pass can read to the end."""
 
     def __init__(self, handle: int = 0) -> None:
         """`handle`: the file descriptor to read."""
@@ -260,7 +260,7 @@ class StandardInput(InputFile):
         return "standard input"
 
     def begin_pass(self) -> None:
-        """Stop keeping bytes: only the next `open` can read to the end."""
+        """Stops keeping bytes: only the next `open` can read to the end."""
         if not self._kept:
             raise self.once()
         self._kept = False
@@ -277,10 +277,10 @@ class StandardInput(InputFile):
         )
 
     def _state_now(self, opened: io.BufferedReader | None = None) -> FileState:
-        return FileState(0, 0, 0, 0)  # it is read once
+        return FileState(0, 0, 0, 0)  # it is read only once
 
     def once(self) -> DataError:
-        """The error of reading it a second time."""
+        """The error of a second reading."""
         return DataError(
             f"{self}: it can be read only once, and this takes a second pass (several epochs, counting rows"
             f" for a hold-out or for several workers, or a spec that learns from data); write it to a file,"
@@ -289,7 +289,7 @@ class StandardInput(InputFile):
 
 
 class _Replay(InputStream):
-    """The bytes of standard input from the first: those of its head, then what follows."""
+    """The bytes of standard input from the start: its head, then what follows."""
 
     def __init__(self, source: StandardInput, keep: bool) -> None:
         self._source, self._keep = source, keep

@@ -1,4 +1,4 @@
-"""`input_files`: the files that paths, folders, globs, URIs or a pipe stand for; their digests."""
+"""`input_files`: the files that paths, folders, globs, URIs or a pipe stand for; `file_digests`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HIDDEN = (".", "_")  # such as .part-0.crc, _SUCCESS and _temporary
 
 
 def input_files(inputs: Sequence[str | Path | InputFile]) -> list[InputFile]:
-    """The files in the order of the inputs, those of a folder or glob in the order of their paths.
+    """The files in the order of the inputs; those of a folder or glob are sorted by path.
 
-    A folder stands for all files below it, but for those with a name, or in a folder with a name, that begins
-    with a point or an underscore. Raises DataError for an input without a file.
+    A folder stands for all files below it, except files and folders whose names begin with a point or an
+    underscore. Raises DataError for an input without a file.
     """
     files: list[InputFile] = []
     for each in inputs:
@@ -39,7 +39,7 @@ def input_files(inputs: Sequence[str | Path | InputFile]) -> list[InputFile]:
 
 
 def is_glob(text: str) -> bool:
-    """Whether an input is a pattern of paths: one with `*`, `?` or `[...]`, unless there is such a file."""
+    """Whether an input is a pattern: it has `*`, `?` or `[...]`, and there is no file of this name."""
     return has_magic(text) and (is_uri(text) or not Path(text).exists())
 
 
@@ -70,7 +70,7 @@ def _files_of(text: str) -> Sequence[InputFile]:
 
 
 def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
-    """The file itself, or the files below a folder that are not hidden, in the order of their paths."""
+    """The file itself, or the files below a folder that are not hidden, sorted by path."""
     if not path.is_dir():
         yield path
         return
@@ -86,14 +86,14 @@ def _below(path: Path, above: Sequence[str] = ()) -> Iterator[Path]:
 
 
 def _remote(uri: str) -> list[RemoteFile]:
-    """The files that a URI, perhaps a pattern, stands for."""
+    """The files of a URI, which may be a pattern."""
     start = uri
     if has_magic(uri):
         start = re.split(r"[*?[]", uri, maxsplit=1)[0].rpartition("/")[0]
     files = list_remote(start)
     if start != uri:
         files = [file for file in files if _fits(file.location.split("/"), uri.split("/"))]
-    if [file.location for file in files] != [uri]:  # a file by its name may be hidden
+    if [file.location for file in files] != [uri]:  # a file given by its full name may be hidden
         files = [file for file in files if not _is_hidden(file.location.removeprefix(start))]
     if not files:
         raise DataError(f"{uri}: no data file is there; check bucket, path and pattern.")
@@ -105,7 +105,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path, or a folder above it, fits a pattern, part by part; `**` are any number of folders."""
+    """Whether a path, or a folder above it, matches a pattern part by part; `**` is any number of folders."""
     if not pattern:
         return True
     if pattern[0] == "**" and _fits(parts, pattern[1:]):
@@ -118,15 +118,15 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 MOST_FILES = 1_000
-"""Only so many of the first files of a command have a digest."""
+"""Only this many of a command's first files have a digest."""
 _END_BYTES = 1 << 20  # 1 MiB
 
 
 def file_digests(files: Sequence[InputFile]) -> list[str]:
     """12 hex digits for each of the first `MOST_FILES` files; none for standard input. Raises DataError.
 
-    For a file on a disk they depend on its size and the MiB at either end; for one behind a URI, which is
-    not read for it, on its URI, size and time of modification.
+    The digest of a file on disk depends on its size and on the first and last MiB; that of a file behind a
+    URI, which is not read, on its URI, size and modification time.
     """
     return [_digest(file) for file in files[:MOST_FILES] if not isinstance(file, StandardInput)]
 

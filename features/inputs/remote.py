@@ -1,4 +1,4 @@
-"""`RemoteFile`: a file by its URI, such as `s3://bucket/day1.csv`, read through `pyarrow.fs`."""
+"""`RemoteFile`: a file behind a URI, such as `s3://bucket/day1.csv`, read with `pyarrow.fs`."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ctr.features.threads import Threads
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GCS = ("gs://", "gcs://")
-_AHEAD_BYTES = 8 << 20  # 8 MiB: a request's way there and back is little beside its transfer
+_AHEAD_BYTES = 8 << 20  # 8 MiB: a round trip is short beside the transfer
 _BUFFER_BYTES = 1 << 20  # 1 MiB
 _S = 1_000_000_000  # ns
 _BELIEVED_S = 5
 _CONNECT_S, _REQUEST_S, _ATTEMPTS = 10, 60, 5
 
-_GCS_FIRST_S, _GCS_RETRY_S = 5, 60  # how long it tries to list files, and to read them; by default 15 minutes
+_GCS_FIRST_S, _GCS_RETRY_S = 5, 60  # retries of listing and reading; the default is 15 minutes
 
 _REFUSED = (
     "ACCESS_DENIED",
@@ -60,7 +60,7 @@ _HDFS_NEEDS = (
 
 
 def is_uri(text: str) -> bool:
-    """Whether an input is a URI, and no path."""
+    """Whether an input is a URI rather than a path."""
     return _URI.match(text) is not None
 
 
@@ -70,7 +70,7 @@ class RemoteFile(InputFile):
     is_remote = True
 
     def __init__(self, uri: str, state: FileState) -> None:
-        """`state`: as it was listed."""
+        """`state`: from the listing."""
         super().__init__(uri)
         self.state = state
 
@@ -91,9 +91,9 @@ class RemoteFile(InputFile):
 
 
 def _state(info: Any) -> FileState:
-    """That of a file by its `pyarrow.fs.FileInfo`, as far as it says.
+    """The state of a file from its `pyarrow.fs.FileInfo`, as far as that says.
 
-    Times to the second: a server may give a fraction with one request, and none with another.
+    Times are in whole seconds: a server may report fractions in one response and none in another.
     """
     if not info.is_file:
         raise FileNotFoundError
@@ -101,9 +101,9 @@ def _state(info: Any) -> FileState:
 
 
 def remote_file(uri: str) -> RemoteFile | None:
-    """The file at `uri`; None: there is none. Raises DataError.
+    """The file at `uri`, or None. Raises DataError.
 
-    That there is none is believed for some seconds: a command asks several times.
+    The answer is cached for up to `_BELIEVED_S` seconds, as a command asks several times.
     """
     return _remote_file(uri, int(monotonic() // _BELIEVED_S))
 
@@ -117,7 +117,7 @@ def _remote_file(uri: str, moment: int) -> RemoteFile | None:
 
 
 def list_remote(uri: str) -> list[RemoteFile]:
-    """The file at `uri`, or every file below the folder that it is. Raises DataError."""
+    """The file at `uri`, or every file below it if it is a folder. Raises DataError."""
     from pyarrow.fs import FileSelector, FileType
 
     filesystem, path = place_of(uri, first=True)
@@ -128,7 +128,8 @@ def list_remote(uri: str) -> list[RemoteFile]:
         if info.type == FileType.NotFound:
             bucket = path.split("/", 1)[0]
             if filesystem.type_name in ("s3", "gcs") and bucket != path:
-                filesystem.get_file_info(FileSelector(bucket, recursive=False))  # says so if it is not there
+                # Raises an error that names the bucket if that is missing.
+                filesystem.get_file_info(FileSelector(bucket, recursive=False))
             raise FileNotFoundError
         start = uri.removesuffix("/")
         path = info.path.rstrip("/")
@@ -141,7 +142,7 @@ def list_remote(uri: str) -> list[RemoteFile]:
 
 @contextmanager
 def remote_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
-    """Errors of `pyarrow.fs` as DataErrors that say what to do."""
+    """Converts errors of `pyarrow.fs` to DataErrors that say what to do."""
     try:
         yield
     except FileNotFoundError as error:
@@ -151,7 +152,7 @@ def remote_errors(uri: str, *, writing: bool = False) -> Iterator[None]:
 
 
 def _reason(text: str, of_gcs: bool, writing: bool) -> str:
-    """What went wrong and what to do, from the message of a file system."""
+    """What went wrong and what to do, from the error message of a file system."""
     text = re.sub(r" \(Request ID: [^)]*\)| error_info=.*", "", text.splitlines()[0].rstrip("."))
     credentials, where = _S3_CREDENTIALS, "AWS_REGION and AWS_ENDPOINT_URL"
     if of_gcs:
@@ -172,7 +173,7 @@ def _reason(text: str, of_gcs: bool, writing: bool) -> str:
 
 
 def place_of(uri: str, *, first: bool = False) -> tuple[Any, str]:
-    """A file system, and the path in it. `first`: nobody waits long to hear that it is not there."""
+    """A file system and the path in it. `first`: of a first access, which retries only for a short time."""
     from pyarrow.fs import FileSystem
 
     scheme, path = uri.split("://", 1)
@@ -197,7 +198,7 @@ def place_of(uri: str, *, first: bool = False) -> tuple[Any, str]:
 
 @lru_cache(maxsize=1)
 def _s3(process: int) -> Any:
-    """S3 as the usual environment variables and files describe it; once in each process."""
+    """S3 as the usual environment variables and files describe it; one object per process."""
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
     return S3FileSystem(
@@ -211,14 +212,14 @@ def _s3(process: int) -> Any:
 
 @lru_cache(maxsize=4)
 def _gcs(process: int, anonymous: bool, retry_s: int) -> Any:
-    """Google Cloud Storage, with the credentials of this machine or none; once in each process."""
+    """Google Cloud Storage, with this machine's credentials or anonymous; one object per process."""
     from pyarrow.fs import GcsFileSystem
 
     return GcsFileSystem(anonymous=anonymous, retry_time_limit=timedelta(seconds=retry_s))
 
 
 class _ReadAhead(InputStream):
-    """A remote file, whose next bytes are on their way while these are used."""
+    """A remote file; its next bytes are fetched while the current ones are used."""
 
     def __init__(self, uri: str, file: Any) -> None:
         self._uri, self._file = uri, file

@@ -1,4 +1,4 @@
-"""`RemoteFolder`: a folder behind a URI that files are written to."""
+"""`RemoteFolder`: a folder behind a URI, to which files are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 8
 
 
 class RemoteFolder:
-    """A folder by its URI, whether it is there or not. Its methods raise DataError."""
+    """A folder behind a URI, which need not exist. Its methods raise DataError."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -26,7 +26,7 @@ class RemoteFolder:
         return RemoteFolder(f"{self.uri}/{name}")
 
     def names(self) -> set[str]:
-        """Of all files below it, with slashes."""
+        """The names of all files below it, with slashes."""
         from pyarrow.fs import FileSelector, FileType
 
         filesystem, path = place_of(self.uri)
@@ -50,12 +50,12 @@ class RemoteFolder:
             return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Make a file, or replace it."""
+        """Creates or replaces a file."""
         with self._writing(name) as (filesystem, path), filesystem.open_output_stream(path, None) as file:
             file.write(content)
 
     def upload(self, folder: Path, names: Iterable[str]) -> None:
-        """Copy files of a local folder."""
+        """Copies files of a local folder here."""
 
         def copy(name: str) -> None:
             with (
@@ -68,7 +68,7 @@ class RemoteFolder:
         self._each(copy, names)
 
     def take(self, other: RemoteFolder, names: dict[str, str]) -> None:
-        """Move files of another folder of the same file system here: new names by old ones."""
+        """Moves files here from another folder of the same file system; `names`: old name -> new name."""
 
         def move(name: str) -> None:
             filesystem, path = place_of(f"{self.uri}/{names[name]}")
@@ -79,7 +79,7 @@ class RemoteFolder:
         self._each(move, names)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove those of these files that are there."""
+        """Removes those of these files that exist."""
 
         def remove(name: str) -> None:
             filesystem, path = place_of(f"{self.uri}/{name}")
@@ -90,7 +90,7 @@ class RemoteFolder:
         self._each(remove, names)
 
     def remove_all(self) -> None:
-        """Remove it with all files below it."""
+        """Removes the folder and all files below it."""
         filesystem, path = place_of(self.uri)
         with remote_errors(self.uri, writing=True):
             filesystem.delete_dir_contents(path, missing_dir_ok=True)
@@ -103,7 +103,7 @@ class RemoteFolder:
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[tuple[Any, str]]:
-        """The file system and the place of a file that is to be written."""
+        """The file system, and the path in it, of a file to be written."""
         filesystem, path = place_of(f"{self.uri}/{name}")
         with remote_errors(f"{self.uri}/{name}", writing=True):
             if filesystem.type_name not in _OBJECT_STORES:

@@ -1,4 +1,4 @@
-"""`SplitFile`: some consecutive rows of a file, as a file of its own, so that several tasks can read one."""
+"""`SplitFile`: consecutive rows of a file, as a file of its own, so that several tasks can read one file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _READ_BYTES = 1 << 20  # 1 MiB
 
 
 class SplitFile(InputFile):
-    """The lines of a text file between two of its bytes, or some row groups of a Parquet file.
+    """Consecutive lines of a text file, or some row groups of a Parquet file.
 
-    It has the name of the file, and its rows the numbers that they have there.
+    It has the name of the whole file, and its rows have the numbers that they have there.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class SplitFile(InputFile):
         header: bytes = b"",
         groups: range | None = None,
     ) -> None:
-        """`lines`: the bytes of whole lines in uncompressed text, and `header`, which stands before them;
+        """`lines`: the byte range of whole lines in uncompressed text, with `header` read before them;
         `groups`: row groups."""
         super().__init__(whole.location)
         self.is_remote = whole.is_remote
@@ -40,7 +40,7 @@ class SplitFile(InputFile):
 
     @property
     def state(self) -> FileState:
-        """That of the file, from before it was cut."""
+        """The state of the whole file, from before it was cut."""
         return self.whole.state
 
     @property
@@ -61,7 +61,7 @@ class SplitFile(InputFile):
 
     @cached_property
     def _lines_before(self) -> int:
-        """How many lines of the file come before these; it is read for it."""
+        """How many lines of the file come before these, for which the file is read."""
         remaining = 0 if self._lines is None else self._lines.start
         count = 0
         with closing(self.whole.open()) as file:
@@ -75,7 +75,7 @@ class SplitFile(InputFile):
 
 
 class _LineStream(InputStream):
-    """The header of a text file, and then some of its lines."""
+    """The header of a text file, then a range of its lines."""
 
     def __init__(self, whole: InputFile, header: bytes, lines: range) -> None:
         self._header, self._stop = header, len(header) + len(lines)
