@@ -1,4 +1,4 @@
-"""The hashed data set: write, read, shuffle, describe."""
+"""The hashed data set: writing, reading, shuffling, describing."""
 
 from ctr.features.dataset.cache import cache_folder
 from ctr.features.dataset.describe import describe

@@ -1,4 +1,4 @@
-"""A block of a hashed data set as it is stored: the columns of its record, how it is written and read."""
+"""A block of a hashed data set as it is stored: its columns, writing and reading."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ctr.features.dataset.manifest import FORMAT_VERSION, DatasetManifest
 def block_schema(bits: int, block_rows: int, version: int = FORMAT_VERSION) -> pa.Schema:
     """The columns of a block: each holds, in its only row, one array of the block's `Chunk`.
 
-    In place of its field ids it has templates of them, and for each row, which of these it follows: see
-    `FieldTemplates`. Large lists, since a block may have more than 2**31 features.
+    Field ids are stored as templates and each row's template number: see `FieldTemplates`. Lists are large,
+    as a block may have more than 2**31 features.
     """
     template_numbers = pa.uint16() if block_rows <= 1 << 16 else pa.uint32()
     templates = [
@@ -41,7 +41,7 @@ def block_schema(bits: int, block_rows: int, version: int = FORMAT_VERSION) -> p
 
 
 def block_of(chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
-    """A chunk as a block with these columns."""
+    """A chunk as a block with the columns of `schema`."""
     arrays = {field.name: getattr(chunk, field.name, None) for field in schema}
     if chunk.fields is not None:
         arrays |= templates_of(chunk.indptr, chunk.fields)._asdict()
@@ -49,7 +49,7 @@ def block_of(chunk: Chunk, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
-    """A column of one row that holds `array`, or null for None."""
+    """A column of one row, which holds `array`, or null for None."""
     if array is None:
         return pa.nulls(1, type_)
     values = arrow_array(array, type_.value_type)
@@ -58,7 +58,7 @@ def _one_list(array: Any, type_: pa.DataType) -> pa.Array:
 
 
 class StoredBlocks:
-    """Access to the blocks of one mapped part."""
+    """The blocks of one memory-mapped part."""
 
     def __init__(self, mapped: mmap.mmap, manifest: DatasetManifest, with_fields: bool) -> None:
         self._mapped, self._manifest, self._with_fields = mapped, manifest, with_fields
@@ -69,7 +69,7 @@ class StoredBlocks:
             raise ValueError("its columns are not those of this format")
 
     def read(self, number: int, rows: int) -> Chunk:
-        """A block as views of the map, checked so that no kernel can leave its arrays."""
+        """A block as views of the map, checked so that kernels stay within its arrays."""
         record = self._file.get_batch(number)
         record.validate()
         arrays: dict[str, Any] = {
@@ -93,7 +93,7 @@ class StoredBlocks:
         return replace(chunk, fields=fields)
 
     def _view(self, column: pa.LargeListArray, nullable: bool) -> NDArray[Any] | None:
-        """The one array in a column. Arrow's own view of it would be read-only."""
+        """The array in a column. Arrow's own view of it would be read-only."""
         if len(column) != 1:
             raise ValueError(f"a block has {len(column)} rows instead of 1")
         if column.null_count:
@@ -106,22 +106,22 @@ class StoredBlocks:
             return np.empty(0, dtype)
         offset = values.buffers()[1].address - self._address
         if offset % dtype.itemsize:
-            raise ValueError("a column is out of line")
+            raise ValueError("a column is not aligned")
         return np.frombuffer(self._mapped, dtype, len(values), offset)
 
 
 class FieldTemplates(NamedTuple):
-    """The field ids of `n` rows: a few templates, and for each row, which of these it follows.
+    """The field ids of `n` rows: a few templates, and the number of each row's template.
 
-    Rows of a log have the same fields in the same order, but for values that are missing and lists of several
-    lengths: 60,000 rows of Criteo follow 33 templates, and the field ids take 2 of their 173 bytes per row.
+    Rows of a log have the same fields in the same order, except for missing values and lists of different
+    lengths: 60,000 rows of Criteo have 33 templates, and the field ids take 2 of their 173 bytes per row.
     """
 
     row_templates: NDArray[Any] | None
-    """uint16|uint32[n]: the number of each row's template; None: all follow the only one."""
+    """uint16|uint32[n]: the number of each row's template; None: there is only one template."""
     templates: NDArray[np.uint8]
-    """The field ids of the templates, one after the other in the order in which rows first follow them,
-    compressed with zstd."""
+    """The field ids of the templates, one after the other in the order of their first rows, compressed
+    with zstd."""
 
 
 def templates_of(indptr: NDArray[np.int64], fields: FieldIds) -> FieldTemplates:
@@ -138,9 +138,9 @@ def templates_of(indptr: NDArray[np.int64], fields: FieldIds) -> FieldTemplates:
 
 
 def fields_of(indptr: NDArray[np.int64], stored: FieldTemplates, names: int) -> FieldIds:
-    """The field ids of rows, where there are so many fields and crosses.
+    """The field ids of rows; `names`: the number of fields and crosses.
 
-    Raises ValueError where templates and rows do not fit together.
+    Raises ValueError if templates and rows do not fit together.
     """
     with pa.input_stream(pa.py_buffer(stored.templates), compression="zstd") as stream:
         templates = np.frombuffer(stream.read(), field_id_dtype(names))

@@ -22,7 +22,7 @@ CACHE_DIR, CACHE_GB = "CTR_CACHE_DIR", "CTR_CACHE_GB"
 
 _MOST_GB = 20.0
 _PARTS = f"{'[0-9a-f]' * 24}/shard-*.arrow*"
-"""What may be removed: nothing that somebody else keeps in the same folder."""
+"""The files that may be removed, so that others in the same folder are safe."""
 _BLOCK_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -30,12 +30,12 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class CachedFolder:
     """A data set at a URI.
 
-    Its small files are fetched when it is opened, a part when it is first read, or again after it had to make
-    room for others. All processes of a machine share what is fetched. A part that is mapped stays readable
-    when its file is removed. What arrives is compared with the checksums of the manifest.
+    Its small files are fetched when it is opened, a part when it is first read, and again if it was removed
+    to make room. All processes of a machine share what was fetched. A mapped part stays readable after its
+    file was removed. Fetched parts are compared with the checksums of the manifest.
 
-    Room is made first of data sets that nobody reads, next of this one, and last of those that others read:
-    one that was built again meanwhile cannot be fetched again.
+    Parts of data sets that nobody reads are removed first, then those of this one, and last those of data
+    sets that others read: if one of these was rebuilt meanwhile, its parts cannot be fetched again.
     """
 
     def __init__(self, uri: str) -> None:
@@ -59,10 +59,10 @@ class CachedFolder:
             used = os.open(self.path, os.O_RDONLY)
             weakref.finalize(self, os.close, used)
             fcntl.flock(used, fcntl.LOCK_SH)
-        read_manifest(self.path, self.name)  # which says what is wrong with it
+        read_manifest(self.path, self.name)  # raises an error that says what is wrong with it
 
     def require_same(self) -> None:
-        """Nothing: parts that were fetched stay, and those that are fetched are compared."""
+        """Does nothing: cached parts stay, and fetched ones are compared with the manifest."""
 
     def check(self, part: PartEntry) -> None:
         file = self._files.get(part.name)
@@ -76,7 +76,7 @@ class CachedFolder:
         with _writing(self._cache), _locked(self.path / f".{part.name}.lock"):
             while True:
                 try:
-                    os.utime(path)  # as the last that is removed
+                    os.utime(path)  # so that it is removed last
                     return path.open("rb")
                 except FileNotFoundError:
                     self._fetch(part, path)
@@ -91,7 +91,7 @@ class CachedFolder:
         with ExitStack() as stack:
             with _locked(self._cache / ".lock"):
                 target = stack.enter_context(draft.open("wb"))
-                fcntl.flock(target, fcntl.LOCK_EX)  # or others remove it to make room
+                fcntl.flock(target, fcntl.LOCK_EX)  # otherwise, others remove it to make room
                 self._reserve(part, target)
             source = stack.enter_context(self._files[part.name].open())
             while block := source.read(_BLOCK_BYTES):
@@ -103,7 +103,7 @@ class CachedFolder:
         os.replace(draft, path)
 
     def _reserve(self, part: PartEntry, target: BinaryIO) -> None:
-        """Remove old parts so that this one fits into the cache, and give its file the full size."""
+        """Removes old parts so that this one fits into the cache, and gives its file the full size."""
         most = _most_bytes()
         if part.bytes > most:
             raise DataError(
@@ -116,7 +116,7 @@ class CachedFolder:
             try:
                 stat, being_written = path.stat(), _is_locked(path)
             except FileNotFoundError:
-                continue  # a process that reads has just completed it
+                continue  # another process has just completed or removed it
             over += stat.st_size
             if not being_written:
                 removable.append((self._priority(path.parent), stat.st_mtime_ns, stat.st_size, path))
@@ -128,14 +128,14 @@ class CachedFolder:
         os.posix_fallocate(target.fileno(), 0, part.bytes)
 
     def _priority(self, folder: Path) -> int:
-        """How late parts of this folder are removed: see the class."""
+        """Parts with lower priority are removed first: see the class."""
         if folder == self.path:
             return 1
         return 2 if _is_locked(folder) else 0
 
 
 def cache_folder() -> Path:
-    """Where parts are kept: in CTR_CACHE_DIR, else where this user's caches are."""
+    """The folder of cached parts: CTR_CACHE_DIR, otherwise in the user's cache folder."""
     if place := os.environ.get(CACHE_DIR):
         return Path(place).resolve()
     caches = os.environ.get("XDG_CACHE_HOME")
@@ -171,7 +171,7 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among the threads and processes of this machine that lock this file."""
+    """Excludes all other threads and processes of this machine that lock this file."""
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -179,7 +179,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _writing(cache: Path) -> Iterator[None]:
-    """Errors of the cache's disk as DataErrors."""
+    """Converts errors of the cache's disk to DataErrors."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`describe`: what a hashed data set holds, and how many of its features share a slot."""
+"""`describe`: figures of a hashed data set, and how many of its features share a slot."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ class Description:
     rows: int
     positives: int
     base_rate: float | None
-    """Share of positives; None when the data has no labels."""
+    """Share of positives; None without labels."""
     features: int
-    """Of all rows together, the bias included."""
+    """Of all rows together, including the bias."""
     features_per_example: float
     bits: int
     slots_total: int
     slots_used: int
-    """Distinct slots that occur: counted up to 30 bits, estimated above."""
+    """Distinct slots that occur: exact up to 30 bits, estimated above."""
     distinct_features: int | None
-    """Features that must be expected behind so many slots; None when every slot is used."""
+    """The expected number of features for this many used slots; None if every slot is used."""
     collisions: int | None
-    """Features that must be expected to share a slot with another one they came after."""
+    """The expected number of features that share a slot with an earlier one."""
     bits_wanted: int | None
-    """The fewest with which less than 1% of these features would be expected to share a slot."""
+    """The fewest bits at which less than 1% of these features are expected to share a slot."""
     parts: int
-    """Files that hold its rows."""
+    """The number of its Arrow files."""
     bytes: int
     spec_fingerprint: str
     created: str
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name, as JSON can hold them; its parts are `shards` there, as in the manifest."""
+        """The fields by name, as JSON values; `parts` is called `shards`, as in the manifest."""
         facts = asdict(self)
         return facts | {"shards": facts.pop("parts")}
 
     def lines(self) -> list[str]:
-        """The figures as text, one a line."""
+        """The figures as text, one per line."""
         distinct, collisions = (
             f"unknown: all slots are used, so `bits: {self.bits}` is too few"
             if number is None
@@ -80,11 +80,11 @@ class Description:
 
 
 def describe(path: str | Path) -> Description:
-    """Read the hashed data set at `path` once, comparing all checksums, and describe it.
+    """Reads the hashed data set at `path` once, comparing all checksums, and describes it.
 
-    `d` features hashed to `M` slots use `s = M (1 - (1 - 1/M)**d)` of them on average; this is solved for
-    `d`, and `d - s` collisions are expected. Above 30 bits `s` is estimated by linear counting (Whang et al.
-    1990) on a bitmap of 2**30. Raises DataError as `DatasetSource` does with `verify`.
+    On average, `d` features hashed to `M` slots use `s = M (1 - (1 - 1/M)**d)` of them; this is solved for
+    `d`, and `d - s` collisions are expected. Above 30 bits, `s` is estimated by linear counting (Whang et al.
+    1990) on a bitmap of 2**30 bits. Raises DataError as `DatasetSource` does with `verify`.
     """
     source = DatasetSource(path, labels="ignored", verify=True)
     manifest = source.manifest
@@ -111,7 +111,7 @@ def describe(path: str | Path) -> Description:
 
 
 def expected_features(used: int, total: int) -> int | None:
-    """How many distinct features must be expected behind `used` of `total` slots; None when all are used."""
+    """The expected number of distinct features for `used` of `total` slots; None if all are used."""
     if used >= total:
         return None
     return max(used, round(math.log1p(-used / total) / math.log1p(-1 / total)))

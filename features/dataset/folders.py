@@ -1,4 +1,4 @@
-"""`open_folder`: the folder of a data set, here or behind a URI, and its parts as local files."""
+"""`open_folder`: the folder of a data set, local or behind a URI, and its parts as local files."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ctr.features.inputs import FileState, InputFile, is_uri, remote_file
 
 
 class DatasetFolder(Protocol):
-    """A data set as it was when it was opened."""
+    """A data set as it was when opened."""
 
     name: str
-    """As its user knows it."""
+    """Its path or URI, as the user gave it."""
     path: Path
-    """A local folder with all of its files, perhaps without parts."""
+    """A local folder with all of its files; parts may be missing."""
 
     def require_same(self) -> None:
-        """Raises DataError if another data set has taken its place."""
+        """Raises DataError if another data set has replaced it."""
 
     def check(self, part: PartEntry) -> None:
-        """Raises DataError unless the part has its size, and was not written to since the first check."""
+        """Raises DataError unless the part has its size, and has not changed since the first check."""
 
     def open(self, part: PartEntry) -> BinaryIO:
-        """The part, to be mapped into memory; it may have to be fetched. Raises DataError."""
+        """Opens the part, to be mapped into memory; fetches it if necessary. Raises DataError."""
 
     def missing(self, parts: Collection[PartEntry]) -> set[str]:
-        """The names of those that have to be fetched before they can be read."""
+        """The names of those parts that must be fetched before they can be read."""
 
 
 def open_folder(location: str | Path) -> DatasetFolder:
@@ -42,7 +42,7 @@ def open_folder(location: str | Path) -> DatasetFolder:
 
 
 def is_dataset(location: str | Path | InputFile) -> bool:
-    """Whether it is a folder of something that ctr wrote, or was to: one with a manifest."""
+    """Whether it is a folder with a manifest, as ctr writes it."""
     if not isinstance(location, str | Path):
         return False
     if is_uri(str(location)):
@@ -51,13 +51,13 @@ def is_dataset(location: str | Path | InputFile) -> bool:
 
 
 def manifest_of(location: str | Path) -> DatasetManifest:
-    """That of the data set at a path or a URI. Raises DataError."""
+    """The manifest of the data set at a path or a URI. Raises DataError."""
     folder = open_folder(location)
     return read_manifest(folder.path, folder.name)
 
 
 class LocalFolder:
-    """A folder by its path. What is read is in the very folder that was opened, whatever takes its place."""
+    """A local folder. Files are read from the very folder that was opened, even if another replaces it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
@@ -65,7 +65,7 @@ class LocalFolder:
         try:
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            read_manifest(path)  # which says what else is there
+            read_manifest(path)  # raises an error that says what is there instead
             raise DataError(f"{path}: cannot be read ({error.strerror}).") from None
         finalize(self, os.close, self._handle)
 

@@ -1,4 +1,4 @@
-"""`DatasetManifest`: what a hashed data set says about itself."""
+"""`DatasetManifest`: the description of a hashed data set, in its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)
 """Version 1 has no field ids."""
 RAW_ROWS = "raw-rows.arrow"
-"""The file that says which rows of the raw files are in the data set, if not all are."""
+"""The file that says which rows of the raw files are in the data set, unless all are."""
 
 _OWN_NAME = re.compile(
     "|".join(
@@ -49,17 +49,17 @@ class PartEntry(BaseModel):
 
 
 class RawFileEntry(BaseModel):
-    """A raw file, as it was when a data set was built from it."""
+    """A raw file as it was when a data set was built from it."""
 
     model_config = _FROZEN
 
     location: str
     """Its absolute path, or its URI."""
     rows: _Count
-    """All of its data rows, good or bad."""
+    """The number of its data rows, good or bad."""
     bytes: _Count
     modified_ns: int
-    """Nanoseconds since 1970; 0 if it is not known."""
+    """Nanoseconds since 1970; 0 if unknown."""
 
 
 class DatasetManifest(BaseModel):
@@ -75,30 +75,30 @@ class DatasetManifest(BaseModel):
     bits: Annotated[int, Field(ge=1, le=40)]
     rows: Annotated[int, Field(gt=0)]
     positives: _Count
-    """Rows whose label is 1; 0 when there are no labels."""
+    """Rows whose label is 1; 0 without labels."""
     features: _Count
     """Of all rows together."""
     block_rows: Annotated[int, Field(gt=0)]
-    """Rows of every block but the last of a part, which may have fewer."""
+    """Rows of every block; the last block of a part may have fewer."""
     has_labels: bool
     has_values: bool
     """Whether any value differs from 1."""
     has_weights: bool
     fields: Annotated[tuple[str, ...] | None, Field(strict=False)] = None
-    """The names of the spec's fields and crosses; their places, from 1, are the field ids. None: unknown."""
+    """The names of the spec's fields and crosses; field ids are their positions, from 1. None: unknown."""
     sha256: dict[str, _Sha256] = Field(default_factory=dict)
-    """By the name of the file: of a dictionary, and of what windows know after the last row."""
+    """By file name: of the dictionary, and of the state of windows after the last row."""
     windows_before: _Count | None = None
-    """Keys that the windows knew before the first row; None: there are no windows, or it was not noted."""
+    """How many keys the windows knew before the first row; None: no windows, or not recorded."""
     shuffled: Annotated[int, Field(ge=0)] | None = None
-    """The seed of the random order that the rows were put in; None when they are in that of the input."""
+    """The seed of the rows' random order; None if they are in the order of the input."""
     raw_files: Annotated[tuple[RawFileEntry, ...] | None, Field(strict=False)] = None
-    """What it was built from, in order; the file `RAW_ROWS` says which of their rows it has, if not all.
-    None: it was not noted, or rows are in a random order."""
+    """The files it was built from, in order; `RAW_ROWS` says which of their rows it has, unless all. None:
+    not recorded, or the rows are in a random order."""
     raw_rows_sha256: _Sha256 | None = None
-    """Of that file; None: all rows of the raw files are in the data set."""
+    """Of `RAW_ROWS`; None: all rows of the raw files are in the data set."""
     parts: Annotated[tuple[PartEntry, ...], Field(alias="shards", strict=False)]
-    """In the order of their rows. In the file, key and file names still say *shard*."""
+    """In the order of their rows. In the manifest, the key and the file names still say *shard*."""
 
     @model_validator(mode="after")
     def _check(self) -> DatasetManifest:
@@ -108,13 +108,13 @@ class DatasetManifest(BaseModel):
 
     @property
     def bytes(self) -> int:
-        """Of all parts together."""
+        """The total size of all parts."""
         return sum(part.bytes for part in self.parts)
 
     def require_fields(self, name: str, why: str) -> tuple[str, ...]:
         """The names of its fields and crosses. Raises DataError, which says `why`, if they are unknown.
 
-        `name`: of the data set, as its user knows it.
+        `name`: the user's name for the data set.
         """
         if self.fields is None:
             raise DataError(
@@ -130,15 +130,16 @@ class DatasetManifest(BaseModel):
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def write(self, folder: Path) -> None:
-        """Write it into `folder`."""
+        """Writes it into `folder`."""
         optional = ("sha256", "windows_before", "raw_files", "raw_rows_sha256", "fields")
         absent = {name for name in optional if getattr(self, name) in (None, {})}
-        text = self.model_dump_json(indent=2, by_alias=True, exclude=absent)  # which earlier versions lack
+        # Earlier versions do not know the optional keys.
+        text = self.model_dump_json(indent=2, by_alias=True, exclude=absent)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def require_dataset_or_nothing(folder: Path) -> None:
-    """Raise DataError if writing a data set to `folder` would delete anything else than a data set."""
+    """Raises DataError if writing a data set to `folder` would delete anything but a data set."""
     require_replaceable(folder, "data set", FORMAT, is_own_name, DataError)
 
 
@@ -148,9 +149,9 @@ def is_own_name(name: str) -> bool:
 
 
 def read_manifest(folder: Path, name: str | None = None) -> DatasetManifest:
-    """The manifest in `folder`, whose `name` for users may be another.
+    """The manifest in `folder`, which error messages call `name`.
 
-    Raises DataError when there is none, it is torn, or of another format or version.
+    Raises DataError if there is none, or it is torn or of another format or version.
     """
     name = name or str(folder)
     if not folder.is_dir():
@@ -185,7 +186,7 @@ def read_manifest(folder: Path, name: str | None = None) -> DatasetManifest:
 
 
 def torn_part(name: str, part: PartEntry, problem: str) -> DataError:
-    """The error of a part of the data set that its user knows as `name`."""
+    """The error of a part of the data set that the user knows as `name`."""
     return DataError(
         f"{name}/{part.name}: torn or changed since it was written: {problem}; build the data set again with"
         " `ctr features build`."
@@ -193,7 +194,7 @@ def torn_part(name: str, part: PartEntry, problem: str) -> DataError:
 
 
 def _complaint(error: ValidationError) -> str:
-    """The first of pydantic's complaints: where, and the value met."""
+    """The first of pydantic's complaints: the place and the value."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])

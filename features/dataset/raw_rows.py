@@ -1,4 +1,4 @@
-"""Which raw rows became the rows of a data set: written with it (`RowNote`), and read again (`raw_rows`)."""
+"""Which raw rows became rows of a data set: `RowNote` records it, `raw_rows` reads these rows again."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ctr.features.folder import read_verified
 from ctr.features.inputs import ChosenRows, InputFile, LocalFile, StandardInput, input_files, is_uri
 
 _BATCH_ROWS = 1 << 20
-"""Rows of every batch in the file but the last."""
+"""Rows of every batch in the file; the last may have fewer."""
 _SCHEMA = pa.schema([pa.field("kept", pa.bool_(), nullable=False)])
 
 
 class RowNote:
-    """Notes which rows of raw files a build leaves out.
+    """Records which rows of raw files a build leaves out.
 
-    A bit a row, compressed: many rows in a row that are all left out, or all kept, take next to nothing.
+    One bit per row, compressed: a run of rows that are all left out, or all kept, takes almost no space.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class RowNote:
         self._left_out = 0
 
     def leave_out(self, positions: NDArray[np.int64]) -> None:
-        """The rows at these positions, ascending, behind those of earlier calls."""
+        """The rows at these positions are left out; they are ascending and follow those of earlier calls."""
         self._left_out += positions.size
         while positions.size:
             inside = int(np.searchsorted(positions, self._first + _BATCH_ROWS))
@@ -47,7 +47,7 @@ class RowNote:
                 self._end_batch(_BATCH_ROWS)
 
     def content(self, rows: int) -> bytes | None:
-        """Of the file that says it of so many rows; None if no row was left out. To be called once."""
+        """The file's content for `rows` raw rows; None if no row was left out. Call it once."""
         while self._left_out and self._first < rows:
             self._end_batch(min(_BATCH_ROWS, rows - self._first))
         self._file.close()
@@ -62,7 +62,7 @@ class RowNote:
 
 
 def raw_file_entries(files: Sequence[InputFile], rows: Sequence[int]) -> tuple[RawFileEntry, ...] | None:
-    """What a manifest says of raw files with so many rows each; None where they cannot be read again."""
+    """The manifest's entries for raw files with these numbers of rows; None if they cannot be read again."""
     if any(isinstance(file, StandardInput) or not _is_text(file.location) for file in files):
         return None
     return tuple(
@@ -72,7 +72,7 @@ def raw_file_entries(files: Sequence[InputFile], rows: Sequence[int]) -> tuple[R
 
 
 def _is_text(path: str) -> bool:
-    """Whether JSON can hold it."""
+    """Whether JSON can represent it."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -81,11 +81,10 @@ def _is_text(path: str) -> bool:
 
 
 def raw_rows(folder: Path, name: str, manifest: DatasetManifest, why: str) -> list[InputFile]:
-    """The raw rows of a data set's examples, one for one in its order, as files to open a `RawSource` with.
+    """The raw rows of a data set's examples, in the same order, as files for a `RawSource`.
 
-    `folder` has its files, `name` is what its user knows it as.
-    Raises DataError, which says `why` they are needed, when the data set does not know them, or when a file
-    is gone or has changed.
+    `folder` has the data set's files; `name` is the user's name for it. Raises DataError, which says `why`
+    the rows are needed, if the data set does not know them, or if a file is missing or has changed.
     """
     entries = manifest.raw_files
     if manifest.shuffled is not None:
@@ -108,10 +107,10 @@ def raw_rows(folder: Path, name: str, manifest: DatasetManifest, why: str) -> li
 
 
 def _unchanged(name: str, entry: RawFileEntry, why: str) -> InputFile:
-    """A raw file, if it is what it was when the data set was built.
+    """A raw file, which must not have changed since the data set was built.
 
-    By size and time: the numbers of devices and files are others after a file system was mounted again, or
-    on another machine.
+    Compares size and time only: device and file numbers change when a file system is mounted again, and
+    between machines.
     """
     again = "restore the file, or build the data set again."
     try:
@@ -128,19 +127,19 @@ class _Chosen:
     """Which rows of all raw files became examples."""
 
     def __init__(self, folder: Path, name: str, manifest: DatasetManifest) -> None:
-        """Raises DataError when the file that says so is torn, or does not fit the manifest."""
+        """Raises DataError if the file that says so is torn, or does not fit the manifest."""
         self._batches: pa.ipc.RecordBatchFileReader | None = None
-        place, every = folder / RAW_ROWS, sum(each.rows for each in manifest.raw_files or ())
+        place, total = folder / RAW_ROWS, sum(each.rows for each in manifest.raw_files or ())
         again = "build the data set again"
         if manifest.raw_rows_sha256 is None:
-            if every != manifest.rows:
+            if total != manifest.rows:
                 raise DataError(f"{name}/{RAW_ROWS}: torn or changed since it was written; {again}.")
         else:
             content = read_verified(place, manifest.raw_rows_sha256, again)
             self._batches = pa.ipc.open_file(pa.BufferReader(content))
 
     def of(self, start: int, first: int, last: int) -> NDArray[np.bool_]:
-        """The rows `first..last-1` of the file whose first row is row `start` of all."""
+        """Which rows `first..last-1` of a file are chosen; its first row is row `start` of all."""
         if self._batches is None:
             return np.ones(last - first, np.bool_)
         low, high = start + first, start + last

@@ -1,4 +1,4 @@
-"""`RemoteOutput`: a data set that is completed on this machine, and then put behind a URI."""
+"""`RemoteOutput`: a data set that is completed on this machine, then uploaded to a URI."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ctr.features.folder import MANIFEST
 from ctr.features.inputs import RemoteFolder
 
 ATTEMPTS = ".attempts"
-"""Below this folder of a data set, tasks that build it put what they have written."""
+"""The folder, below that of a data set, in which tasks that build it put their output."""
 
 
 class RemoteOutput:
-    """The data set that becomes one at a URI. Its manifest is the first file to go and the last to come, so
-    whoever opens it finds the old one, none, or the new one.
+    """A data set to be published at a URI. The old manifest is removed first and the new one uploaded last,
+    so whoever opens the data set finds the old one, none, or the new one.
     """
 
     def __init__(self, uri: str) -> None:
@@ -30,7 +30,7 @@ class RemoteOutput:
         """The local folder where it is completed."""
 
     def require_replaceable(self) -> None:
-        """Raises DataError if anything but a data set would be replaced, or nothing can be written."""
+        """Raises DataError if anything but a data set would be replaced, or if the folder is not writable."""
         uri, names = self.folder.uri, self.folder.names()
         for name in sorted(names):
             if not is_own_name(name) and not name.startswith(ATTEMPTS):
@@ -39,7 +39,7 @@ class RemoteOutput:
             try:
                 kind = json.loads(self.folder.read(MANIFEST))["format"]
             except (ValueError, KeyError, TypeError):
-                kind = FORMAT  # torn: to write it again is the remedy
+                kind = FORMAT  # torn: rebuilding is the remedy
             if kind != FORMAT:
                 raise DataError(f"{uri}: holds a {kind}, not a data set; give another folder.")
         attempt = self.folder / ATTEMPTS / secrets.token_hex(8)
@@ -47,9 +47,9 @@ class RemoteOutput:
         attempt.remove_all()
 
     def publish(self, uploaded: set[str]) -> None:
-        """Put it there, but for the parts that have been `uploaded`, and remove the local folder.
+        """Uploads all files except the parts that are `uploaded` already, then removes the local folder.
 
-        Raises DataError, which says where it is, if that fails.
+        If that fails, raises DataError, which says where the data set is.
         """
         try:
             own = {path.name for path in self.place.iterdir()} - {MANIFEST}

@@ -1,4 +1,4 @@
-"""`shuffled`: the examples of a source in a uniformly random order, whatever their number."""
+"""`shuffled`: the examples of a source in uniformly random order, however many there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ctr.features.folder import scratch_folder
 
 BUCKET_ROWS = 1 << 18
 _BUCKET_FEATURES = 1 << 24  # 64 MiB of slots; Criteo's 40 features per row stay below it
-_MOST_BUCKETS = 1 << 16  # what a uint16 can tell apart, and NumPy sorts those by radix; 1.7e10 rows
+_MOST_BUCKETS = 1 << 16  # a uint16's values, which NumPy radix-sorts; 1.7e10 rows
 _SAMPLE_ROWS = 1_000
 _LEAST_PIECE_ROWS = 64
 
@@ -33,19 +33,19 @@ def shuffled(
     bucket_rows: int = BUCKET_ROWS,
     progress: Callable[[int], None] | None = None,
 ) -> Generator[Batch, None, None]:
-    """All examples of `source`, in a random order, `rows` in each batch; the last may be fewer.
+    """All examples of `source` in random order, `rows` per batch; the last may have fewer.
 
     Every order is equally likely (Rao 1961, Sandelius 1962): a first pass deals each example independently
     to one of K buckets on disk, a second permutes one bucket after the other. The same examples, `rows`,
     `seed` (0 or more) and `bucket_rows` give the same order, as long as NumPy's generators stay the same.
 
-    The buckets are files in a temporary folder inside `folder`, which is made if missing. Together they are
-    about as large as the data set that is written from the batches, and each is removed once it has been
-    read; close the iterator to remove them before. Memory holds one bucket: about `bucket_rows` rows, fewer
-    when the first examples have very many features. What killed processes have left in `folder` is removed.
+    The buckets are files in a temporary folder inside `folder`, which is created if missing. Together they
+    are about as large as the data set that is written from the batches. Each is removed once it has been
+    read; closing the iterator removes the rest. Memory holds one bucket: about `bucket_rows` rows, fewer if
+    the first examples have very many features. Files of killed processes in `folder` are removed.
 
-    `progress` is called with the number of examples dealt so far; the first batch comes after the last call.
-    Raises DataError when the disk refuses, and whatever `source` raises.
+    `progress` is called with the number of examples dealt so far, for the last time before the first batch.
+    Raises DataError if the disk refuses, and whatever `source` raises.
     """
     if rows < 1 or bucket_rows < 1:
         raise ValueError(f"rows is {rows} and bucket_rows {bucket_rows}: both must be at least 1")
@@ -56,7 +56,7 @@ def shuffled(
             folder.mkdir(parents=True, exist_ok=True)
             place = opened.enter_context(scratch_folder(folder, ".shuffle-"))
         buckets = _Buckets(place, count)
-        # Many buckets make small pieces, so more is dealt at once then, up to what a bucket holds anyway.
+        # With many buckets, pieces are small, so more rows are dealt at once, up to the size of a bucket.
         at_once = max(rows, min(bucket_rows, _LEAST_PIECE_ROWS * count))
         _deal(source.batches(at_once), buckets, rng, folder, progress)
         yield from _cut(buckets, rows, rng, folder)
@@ -76,7 +76,7 @@ def _deal(
     folder: Path,
     progress: Callable[[int], None] | None,
 ) -> None:
-    """The first pass: every row into a random bucket."""
+    """The first pass: deals every row to a random bucket."""
     dealt = 0
     for batch in batches:
         with _disk(folder):
@@ -110,16 +110,16 @@ def _cut(buckets: _Buckets, rows: int, rng: np.random.Generator, folder: Path) -
 
 @dataclass(slots=True)
 class _Bucket:
-    """What the file of one bucket holds: one piece for every batch that was dealt."""
+    """The file of one bucket: one piece for each batch that was dealt."""
 
     path: Path
     rows: int = 0
     features: int = 0
 
     def append(self, piece: Batch) -> None:
-        """Writes a header (rows, features, which of the four other arrays there are), then the arrays.
+        """Writes a header (rows, features, which of the four optional arrays exist), then the arrays.
 
-        Pieces are many and small: of 64 rows, an Arrow IPC stream takes 2.8 times as long to write and read.
+        Pieces are many and small: at 64 rows, an Arrow IPC stream takes 2.8 times as long to write and read;
         safetensors takes 3 times as long from 65,536 rows on.
         """
         header = [len(piece), piece.slots.size]
@@ -136,7 +136,7 @@ class _Bucket:
 
 
 class _Buckets:
-    """Examples on disk, each in the bucket that a throw of the dice gave it."""
+    """Examples on disk, each in a random bucket."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._buckets = [_Bucket(folder / str(number)) for number in range(count)]
@@ -150,7 +150,7 @@ class _Buckets:
         return len(self._buckets)
 
     def deal(self, batch: Batch, rng: np.random.Generator) -> None:
-        """Append each row of the batch to a random bucket."""
+        """Appends each row of the batch to a random bucket."""
         labelled = batch.labels is not None
         if self._labelled not in (None, labelled):
             raise ValueError("some batches have labels and some have none")
@@ -172,10 +172,10 @@ class _Buckets:
             first = end
 
     def take(self, number: int) -> Batch:
-        """The rows of a bucket in the order they came, and remove its file.
+        """The rows of a bucket in the order in which they were dealt; removes its file.
 
-        All buckets have the same columns: where only some batches had values or weights, the others get ones,
-        and field ids are left out.
+        All buckets have the same columns: if only some batches had values or weights, those of the others are
+        1; if only some had field ids, these are dropped.
         """
         bucket = self._buckets[number]
         indptr = np.zeros(bucket.rows + 1, np.int64)
@@ -212,7 +212,7 @@ def _fill(file: BufferedReader, array: NDArray[Any]) -> None:
 
 @contextmanager
 def _disk(folder: Path) -> Iterator[None]:
-    """Say of an OSError that the temporary files are to blame, not the input."""
+    """Raises DataError for an OSError, as the temporary files are to blame and not the input."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`DatasetSource`: a hashed data set read back as chunks, straight from memory maps of its parts."""
+"""`DatasetSource`: reads a hashed data set as chunks, directly from memory maps of its parts."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from ctr.features.windows import Windows, load_windows
 
 
 class DatasetSource:
-    """The examples of a hashed data set, in the order they were written.
+    """The examples of a hashed data set, in the order in which they were written.
 
-    Safe to share among threads, each with its own iterator.
+    Threads may share it, each with its own iterator.
 
-    It reads the very folder that it was opened with: where a new build takes its place meanwhile, reading
-    ends with an error, and never mixes the two.
+    It reads the very folder that it opened: if a new build replaces that, reading ends with an error, and
+    never mixes the two.
 
-    Raises DataError, on opening and while reading, when the folder is no data set, its spec was changed
-    since, a part is missing or of another size than it was written with, or what a part holds does not fit
-    together (rows, offsets, slots out of range). Bytes that were changed and still fit, such as a label or
-    another slot, are noticed only with `verify`.
+    Raises DataError, when opening and reading, if the folder is not a data set, its spec was changed, a part
+    is missing or has another size than the manifest says, or a part's content is inconsistent (rows, offsets,
+    slots out of range). Changed bytes that are still consistent, such as another label or slot, are detected
+    only with `verify`.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class DatasetSource:
         with_fields: bool = False,
         scales: Mapping[str, float] | None = None,
     ) -> None:
-        """Reads manifest and spec, and looks at the size of every part.
+        """Reads manifest and spec, and checks the size of every part.
 
-        `verify`: compare each part's SHA-256 with the manifest before its first use (0.6 s per GB).
-        `labels`: if ignored, the data set may have none, and the batches have none. `with_fields`: the
-        batches have field ids; DataError if the data set has none (format 1). `scales`: the batches have the
-        values of its spec with these scales, which `spec` is then; this, too, needs field ids.
+        `verify`: compare each part's SHA-256 with the manifest before its first use (0.6 s per GB). `labels`:
+        if ignored, the data set need not have any, and batches have none. `with_fields`: batches have field
+        ids; DataError if the data set has none (format 1). `scales`: batches have the values that these
+        scales give, and `spec` has the scales; this needs field ids, too.
         """
         self._folder = open_folder(path)
         self.name = self._folder.name
-        """As its user knows it: its path, or its URI."""
+        """Its path or URI, as the user gave it."""
         self.path = self._folder.path
-        """A local folder with all of its files, perhaps without parts."""
+        """A local folder with all of its files; parts may be missing."""
         self.manifest: DatasetManifest = read_manifest(self.path, self.name)
         self.spec: FeatureSpec = self._read_spec()
         self._folder.require_same()
@@ -87,7 +87,7 @@ class DatasetSource:
             self._folder.check(part)
         self._unverified = {part.name for part in self.manifest.parts} if verify else set()
         self.bad_rows = BadRows()  # none: the build left them out
-        self.blocks_read = 0  # what is mapped is read while it is trained
+        self.blocks_read = 0  # mapped pages are read during training
         self._row_reached = 0
         self._part_ends = list(accumulate(part.rows for part in self.manifest.parts))
 
@@ -97,7 +97,7 @@ class DatasetSource:
         return self.manifest.fields is not None
 
     def with_fields(self) -> DatasetSource:
-        """The same, whose batches have field ids. Raises DataError if it has none."""
+        """A copy whose batches have field ids. Raises DataError if the data set has none."""
         other = copy(self)
         other._with_fields = True
         other.manifest.require_fields(self.name, "the field of each feature is needed")
@@ -109,18 +109,18 @@ class DatasetSource:
         return [self.name]
 
     def raw_rows(self, why: str) -> list[InputFile]:
-        """The raw rows of its examples, which are needed for the reason `why`: see `dataset/raw_rows`."""
+        """The raw rows of its examples, needed for the reason `why`: see `dataset/raw_rows`."""
         raw = raw_rows(self.path, self.name, self.manifest, why)
         self._folder.require_same()
         return raw
 
     @cached_property
     def windows(self) -> Windows | None:
-        """What the spec's windows know after the last row; None if it has none."""
+        """The spec's windows after the last row; None if the spec has no windows."""
         return load_windows(self.spec, self.path) if self.spec.windows else None
 
     def warnings(self) -> list[str]:
-        """None: what was odd was told when the data set was built."""
+        """None: warnings were printed when the data set was built."""
         return []
 
     def count_rows(self) -> int:
@@ -128,7 +128,7 @@ class DatasetSource:
         return self.manifest.rows
 
     def dictionary(self) -> bytes | None:
-        """The file of its dictionary of features, if it has one."""
+        """The content of its dictionary of features, if it has one."""
         content = read_dictionary_bytes(self.path)
         self._folder.require_same()
         return content
@@ -139,22 +139,22 @@ class DatasetSource:
         return self._row_reached / self.manifest.rows
 
     def part_of(self, row: int) -> int:
-        """The number of the part that has this row."""
+        """The number of the part that contains this row."""
         return bisect_right(self._part_ends, row)
 
     def cached_parts(self) -> set[int] | None:
-        """The numbers of the parts that need not be fetched; None if none need be."""
+        """The numbers of the parts that are already here; None if nothing has to be fetched."""
         missing = self._folder.missing(self.manifest.parts)
         if not missing:
             return None
         return {number for number, part in enumerate(self.manifest.parts) if part.name not in missing}
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Chunk]:
-        """The examples from row `start` to row `stop` (exclusive), `rows` at a time; the last may be fewer.
+        """The examples from row `start` to row `stop` (exclusive), `rows` per chunk; the last may have fewer.
 
-        A whole stored block comes without a copy: its arrays are private copy-on-write views of the file, so
-        writing to them is allowed and changes nothing on disk. A part stays mapped as long as one of them
-        lives. What spans blocks is joined from them.
+        A whole stored block is not copied: its arrays are private copy-on-write views of the file, so writing
+        to them is allowed and changes nothing on disk. A part stays mapped as long as one of them exists.
+        Chunks that span blocks are copies.
         """
         if rows < 1 or start < 0:
             raise ValueError(f"rows is {rows} and start {start}: at least 1 and 0")
@@ -178,7 +178,7 @@ class DatasetSource:
             yield join_chunks(pieces)
 
     def sample(self, rows: int) -> Batch:
-        """The first `rows` examples, or all when there are fewer."""
+        """The first `rows` examples, or all if there are fewer."""
         blocks = self._blocks(0, min(rows, self.manifest.rows))
         pieces = [slice_rows(block, 0, min(len(block), rows - first)) for first, block in blocks]
         return join_chunks(pieces).to_batch()
@@ -205,7 +205,7 @@ class DatasetSource:
                     yield part_first + number * size, block
 
     def _open(self, parts: Sequence[PartEntry]) -> Generator[BinaryIO]:
-        """The files of these parts; where they have to be fetched, the next while one is read."""
+        """The files of these parts; if parts must be fetched, the next one is fetched while one is read."""
         if len(self._folder.missing(parts)) < 2:
             yield from map(self._folder.open, parts)
             return
@@ -213,12 +213,12 @@ class DatasetSource:
             yield from map(self._folder.open, fetched)
 
     def _fetched(self, part: PartEntry) -> PartEntry:
-        """The same, once it is here."""
+        """The same part, once it has been fetched."""
         self._folder.open(part).close()
         return part
 
     def _read(self, part: PartEntry, file: BinaryIO, low: int, high: int) -> Iterator[Chunk]:
-        """Blocks `low` to `high` (exclusive) of a part, whose file this closes."""
+        """Blocks `low` to `high` (exclusive) of a part; closes its file."""
         with file:
             # Copy-on-write rather than read-only: Numba compiles every kernel anew for read-only arrays.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -233,7 +233,7 @@ class DatasetSource:
             raise torn_part(self.name, part, str(error).splitlines()[0]) from error
 
     def _scaled(self, block: Chunk) -> Chunk:
-        """The block with its values scaled by field, and without field ids that are not wanted."""
+        """The block with its values scaled by field; without field ids unless these are needed."""
         if self._scales is None:
             return block
         scaled = block.scaled(self._scales)

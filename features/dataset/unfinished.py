@@ -1,4 +1,4 @@
-"""`Unfinished`: the parts of a data set that an interrupted build has written, to go on from."""
+"""`Unfinished`: the parts that an interrupted build has written, so that the next one can continue."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _JOURNAL = "journal.json"
 
 
 class Done(BaseModel):
-    """What a build has done, part by part."""
+    """What a build has written, part by part."""
 
     position: int = 0
-    """Rows of the input, good or bad, that its parts stand for."""
+    """How many rows of the input, good or bad, its parts stand for."""
     rows: int = 0
     positives: int = 0
     features: int = 0
@@ -44,7 +44,7 @@ class Done(BaseModel):
     """Whether these are all rows."""
 
     def count(self, other: Done) -> None:
-        """Count the rows of another, which are behind these. Raises ValueError if only one has labels."""
+        """Adds the rows of `other`, which follow these. Raises ValueError if only one of them has labels."""
         if self.labelled not in (None, other.labelled):
             raise ValueError("some rows have labels and some have none")
         self.labelled = other.labelled
@@ -58,18 +58,18 @@ class Done(BaseModel):
 
 class _Journal(BaseModel):
     key: str
-    """Of the build, see `key_of`."""
+    """Of the build: see `key_of`."""
     done: Done
     fitted_for: str | None = None
-    """The key with the spec before it learnt from these files."""
+    """The key with the spec as it was before it learnt from these files."""
 
 
 def key_of(
     spec: FeatureSpec, files: Sequence[InputFile], block_rows: int, choice: RowChoice | None = None
 ) -> str | None:
-    """What is the same for two builds of the same data set from unchanged files; None for standard input.
+    """A key that two builds of the same data set from unchanged files share; None for standard input.
 
-    `choice`: of their rows, only these.
+    `choice`: the only rows that are built.
     """
     if any(isinstance(file, StandardInput) for file in files):
         return None
@@ -86,9 +86,9 @@ def kept_fit(
     block_rows: int,
     choice: RowChoice | None = None,
 ) -> FeatureSpec | None:
-    """`spec` with what an interrupted build of `out` learnt for it from these files, if there is one.
+    """`spec` with what it learnt from these files in an interrupted build of `out`, if there is one.
 
-    Not of a spec with vocabularies: those may have changed, too.
+    None for a spec with vocabularies, as these may have changed, too.
     """
     key, folder = key_of(spec, files, block_rows, choice), _folder_of(out)
     if key is None or any(getattr(field, "vocabulary", None) is not None for field in spec.fields):
@@ -98,29 +98,29 @@ def kept_fit(
         fitted = spec_of_files(read_spec_files(folder), str(folder / SPEC))
     except (OSError, ValidationError, SpecError):
         return None
-    # The journal's key has the checksum of what was learnt.
+    # The journal's key depends on what was learnt.
     sound = journal.fitted_for == key and journal.key == key_of(fitted, files, block_rows, choice)
     return fitted if sound else None
 
 
 class Unfinished:
-    """The hidden folder beside a data set, with its parts until all are there.
+    """The hidden folder beside a data set that holds its parts until all are written.
 
-    In the `with` block nobody else may build the same data set. On leaving, the folder is removed unless
-    there is something in it to go on from.
+    Within the `with` block, nobody else may build the same data set. On leaving it, the folder is removed
+    unless the build can continue from it.
     """
 
     folder: Path
     done: Done
     before: int
-    """The rows that an earlier build had written."""
+    """The number of rows that an earlier build wrote."""
 
     def __init__(
         self, out: Path, key: str | None, fitted: FeatureSpec | None = None, fitted_for: str | None = None
     ) -> None:
-        """`key`: see `key_of`; None: nothing is kept of this build.
+        """`key`: see `key_of`; None: a later build does not continue this one.
 
-        `fitted`: the spec, to be kept, too; `fitted_for`: the key with the spec before it learnt.
+        `fitted`: the spec, which is stored as well; `fitted_for`: the key with the spec before it learnt.
         """
         self.folder = _folder_of(out)
         self.key = key
@@ -130,7 +130,7 @@ class Unfinished:
         self._out = out
 
     def __enter__(self) -> Unfinished:
-        """Raises DataError when another process builds the same data set, or the disk refuses."""
+        """Raises DataError if another process builds the same data set, or the disk refuses."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder, os.O_RDONLY)
@@ -161,7 +161,7 @@ class Unfinished:
         os.close(self._lock)
 
     def note(self, done: Done) -> None:
-        """There is another part, whose file is complete. Raises OSError."""
+        """Records that another part is complete. Raises OSError."""
         self.done = done.model_copy(deep=True)
         if self.key is None:
             return
@@ -177,13 +177,13 @@ class Unfinished:
         os.replace(draft, self.folder / _JOURNAL)
 
     def move_to(self, folder: Path) -> None:
-        """Move all parts. Raises OSError."""
-        (self.folder / _JOURNAL).unlink(missing_ok=True)  # there is nothing to go on from any more
+        """Moves all parts. Raises OSError."""
+        (self.folder / _JOURNAL).unlink(missing_ok=True)  # no build can continue from here any more
         for part in self.done.parts:
             os.rename(self.folder / part.name, folder / part.name)
 
     def _earlier(self) -> Done:
-        """What an earlier build has done, if this is the same one and all of its parts are sound."""
+        """What an earlier build has written, if it was the same one and all of its parts are sound."""
         if self.key is None:
             return Done()
         try:
@@ -196,7 +196,7 @@ class Unfinished:
         if not sound:
             return Done()
         names = {part.name for part in journal.done.parts}
-        for path in self.folder.iterdir():  # the part that was being written
+        for path in self.folder.iterdir():  # the incomplete part
             if path.name not in names | {_JOURNAL, SPEC, LEARNT}:
                 path.unlink()
         return journal.done

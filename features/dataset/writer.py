@@ -1,4 +1,4 @@
-"""`write_dataset`: localized blocks of examples into the Arrow files of a hashed data set."""
+"""`write_dataset`: writes examples as localized blocks into the Arrow files of a hashed data set."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from ctr.features.windows import Windows, write_windows
 
 BLOCK_ROWS = 65_536
 BLOCKS_PER_PART = 4
-"""A reader maps one part at a time, so this bounds the memory that its pages take."""
+"""A reader maps one part at a time, so this limits the memory of its pages."""
 
 
 def write_dataset(
     batches: Iterable[Batch | Chunk], spec: FeatureSpec, out: str | Path, *, block_rows: int = BLOCK_ROWS
 ) -> DatasetManifest:
-    """Write examples as the hashed data set `out`, a folder that is there complete or not at all.
+    """Writes examples as the hashed data set `out`, a folder that appears complete or not at all.
 
-    As `DatasetDraft` does it; a data set that was at `out` stays until the new one is on disk. Raises
-    DataError when there is no row, `out` holds something else than a data set, or the disk refuses.
+    Uses `DatasetDraft`; an older data set at `out` stays until the new one is on disk. Raises DataError if
+    there is no row, `out` holds anything but a data set, or the disk refuses.
     """
     with dataset_folders([out]) as (folder,):
         draft = DatasetDraft(spec, folder, block_rows=block_rows)
@@ -54,7 +54,7 @@ def write_dataset(
 def dataset_folders(outs: Sequence[str | Path]) -> Iterator[list[Path]]:
     """Folders for `DatasetDraft`s that become the data sets `outs` on leaving, all of them or none.
 
-    Raises DataError when something else than a data set is there, or the disk refuses.
+    Raises DataError if anything but a data set is there, or the disk refuses.
     """
     places = [Path(out) for out in outs]
     for place in places:
@@ -63,8 +63,8 @@ def dataset_folders(outs: Sequence[str | Path]) -> Iterator[list[Path]]:
         with replace_folders(places) as folders:
             yield folders
     except OSError as error:
-        there = any(place.exists() for place in places)
-        kept = "the data set that was there is unchanged" if there else "nothing was left behind"
+        replaces = any(place.exists() for place in places)
+        kept = "the data set that was there is unchanged" if replaces else "nothing was left behind"
         raise DataError(
             f"{' and '.join(map(str, places))}: the data set could not be written ({error}); {kept}."
         ) from error
@@ -81,13 +81,12 @@ class DatasetDraft:
         block_rows: int = BLOCK_ROWS,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """Into `folder`, which `dataset_folders` gave; `spec` is the one that the slots come from.
+        """Writes into `folder`, from `dataset_folders`; `spec` is the one that made the slots.
 
-        `unfinished` has the parts of an earlier build, and keeps those of this one should it not come to its
-        end.
+        `unfinished` has the parts of an earlier build, and keeps those of this one if it is interrupted.
         """
         self.folder = folder
-        """Where its files are once it is finished."""
+        """The folder of its files once it is finished."""
         self._spec, self._unfinished = spec, unfinished
         self._block_rows = block_rows
         self._done = Done() if unfinished is None else unfinished.done.model_copy(deep=True)
@@ -99,17 +98,16 @@ class DatasetDraft:
         position: Callable[[], int] = lambda: 0,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write the rows behind those of `unfinished`; returns how many there are with these.
+        """Writes the rows after those of `unfinished`; returns the total number of rows.
 
-        If it has all of them, no batch is asked for. Each of `batches` becomes one block: all must have
-        exactly `block_rows` rows, only the last may have fewer (ValueError). `position` tells how many rows
-        of the input the batches taken so far stand for. `progress` is called with the number of rows written
-        so far.
+        If `unfinished` has all rows, no batch is requested. Each batch becomes one block, with exactly
+        `block_rows` rows; only the last may have fewer (ValueError). `position` returns how many rows of the
+        input the batches so far stand for. `progress` is called with the number of rows written so far.
         """
         if self._done.ended:
             return self._done.rows
         try:
-            # On a thread, so that the next batch is made meanwhile.
+            # On a thread, while the next batch is made.
             placed = ((batch, position()) for batch in _reading(batches))
             with closing(in_order(lambda each: self._add(*each), placed, threads=1)) as written:
                 for rows in written:
@@ -128,9 +126,9 @@ class DatasetDraft:
         return self._done
 
     def take(self, done: Done) -> dict[str, str]:
-        """Count the parts that another draft has written behind those written here.
+        """Counts the parts that another draft has written, which follow those of this one.
 
-        The caller moves them: returns the names they have here, by those they had there.
+        The caller must move their files: returns the new names by the old ones.
         """
         names = {}
         for part in done.parts:
@@ -150,11 +148,11 @@ class DatasetDraft:
         raw_files: tuple[RawFileEntry, ...] | None = None,
         row_note: RowNote | None = None,
     ) -> DatasetManifest:
-        """Complete the folder. Raises DataError when there is no row.
+        """Completes the folder. Raises DataError if there is no row.
 
-        `shuffled`: the seed, if the rows come in a random order. `dictionary` has counted their features.
-        `windows`: what they know after the last row, and `windows_before` how many keys they knew before the
-        first. `raw_files`: what all rows come from, and `row_note` which of their rows were left out.
+        `shuffled`: the seed, if rows are in random order. `dictionary`: has counted the features. `windows`:
+        their state after the last row; `windows_before`: how many keys they knew before the first.
+        `raw_files`: where the rows come from; `row_note`: which of their rows were left out.
         """
         done, folder = self._done, self.folder
         if not done.rows:
@@ -176,8 +174,8 @@ class DatasetDraft:
             **done.model_dump(include={"rows", "positives", "features", "has_values", "has_weights"}),
         )
         if raw_files is not None:
-            every = sum(file.rows for file in raw_files)
-            note = None if row_note is None else row_note.content(every)
+            total = sum(file.rows for file in raw_files)
+            note = None if row_note is None else row_note.content(total)
             if note is not None:
                 (folder / RAW_ROWS).write_bytes(note)
             digest = None if note is None else hashlib.sha256(note).hexdigest()
@@ -193,7 +191,7 @@ class DatasetDraft:
         return manifest
 
     def _add(self, batch: Batch | Chunk, position: int) -> int:
-        """Write the next block; with it, the batches stand for `position` rows. Returns the rows of all."""
+        """Writes the next block; batches now stand for `position` input rows. Returns the total rows."""
         chunk = localize(batch)
         self._count(chunk)
         if self._part is None:
@@ -206,7 +204,7 @@ class DatasetDraft:
         return self._done.rows
 
     def _count(self, chunk: Chunk) -> None:
-        """Check a block, and count what the manifest will say."""
+        """Checks a block, and counts what the manifest will say."""
         rows, bits, done = len(chunk), self._spec.bits, self._done
         if rows == 0 or rows > self._block_rows or done.rows % self._block_rows:
             raise ValueError(
@@ -233,7 +231,7 @@ class DatasetDraft:
         done.has_fields &= chunk.fields is not None
 
     def _end_part(self, position: int) -> None:
-        """Complete the part that is being written, if any."""
+        """Completes the part that is being written, if any."""
         if self._part is not None:
             self._done.parts.append(self._part.end())
             self._part = None
@@ -249,7 +247,7 @@ def _part_name(number: int) -> str:
 
 
 def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
-    """The same batches; an OSError that comes from reading them is not to be taken for one of writing."""
+    """The same batches; an OSError of reading them must not be mistaken for one of writing."""
     try:
         yield from batches
     except OSError as error:
@@ -257,7 +255,7 @@ def _reading(batches: Iterable[Batch | Chunk]) -> Iterator[Batch | Chunk]:
 
 
 class _Part:
-    """A part that is being written: an Arrow file, hashed meanwhile."""
+    """A part that is being written: an Arrow file, hashed as it is written."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
@@ -272,7 +270,7 @@ class _Part:
         self.rows += len(chunk)
 
     def end(self) -> PartEntry:
-        """Complete the file."""
+        """Completes the file."""
         self._file.close()
         size = self.sink.tell()
         self.sink.close()
@@ -280,7 +278,7 @@ class _Part:
 
 
 class _HashingFile(BufferedWriter):
-    """The file that Arrow writes to."""
+    """The file that Arrow writes to, and its SHA-256."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(FileIO(path, "xb"))
