@@ -1,4 +1,4 @@
-"""What a feature spec may say, its YAML text, and what a first pass over data learnt for it."""
+"""Feature specs: their content, their YAML text, and what a first pass over data learnt for them."""
 
 from ctr.features.spec.crosses import Cross
 from ctr.features.spec.fields import (

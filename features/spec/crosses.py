@@ -1,4 +1,4 @@
-"""The crosses of a spec: written out, or in short, with groups and patterns of fields, and then expanded."""
+"""The crosses of a spec: written out, or in short, with groups and patterns of fields, to be expanded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from ctr.features.spec.yaml_text import Place
 _TIMES = " * "
 _BETWEEN = re.compile(r"\s+\*\s+")
 _INLINE = re.compile(r"\[([^\]]*)\]")
-_MOST_TRIED = 250_000  # combinations in all lines of a spec, the same ones and a field with itself included
+_MOST_TRIED = (
+    250_000  # combinations in all lines of a spec, including repeated ones and fields with themselves
+)
 
 
 class Cross(BaseModel):
-    """One feature for each combination of the features of several fields."""
+    """One feature for each combination of features of several fields."""
 
     model_config = FROZEN
 
     name: Name
     of: Annotated[tuple[Name, ...], Field(strict=False, min_length=2)]
-    """Names of fields; their order matters to the hash. A field with several values may follow itself
-    directly: the cross then has every combination of so many of its values."""
+    """Names of fields; their order matters to the hash. A field with several values may directly follow
+    itself: the cross then has every combination of that many of its values."""
 
 
 def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -37,28 +39,30 @@ def _as_written(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 Crosses = Annotated[tuple[Annotated[Cross, WrapValidator(_as_written)], ...], Field(strict=False)]
-"""In YAML a list of mappings or text such as `site * hour`; in a spec, all crosses that these are."""
+"""In YAML, a list of mappings or texts such as `site * hour`; in a spec, all crosses that these stand for."""
 
 
 class CrossExpansion:
-    """Makes all crosses of a spec from those that it has written out and in short."""
+    """Expands the crosses of a spec, which may be written out or in short."""
 
     def __init__(self, fields: Mapping[str, InputField], groups: Mapping[str, Names], most: int) -> None:
-        """`most`: crosses that a line may stand for. Raises `misfit` for a group that is wrong."""
+        """`most`: how many crosses a line may stand for. Raises `misfit` for an invalid group."""
         self._fields, self._most = fields, most
         self._tried = 0  # combinations in the lines so far
-        self._members: dict[str, tuple[str, ...]] = {}  # of no group yet: a group cannot have groups
+        self._members: dict[
+            str, tuple[str, ...]
+        ] = {}  # empty while groups are read: a group cannot have groups
         self._members = {group: self._members_of(group, parts) for group, parts in groups.items()}
 
     def expand(self, written: Sequence[Cross | str]) -> tuple[Cross, ...]:
-        """All crosses of the spec. Raises `misfit` for one that is wrong, or a line that makes too many."""
+        """All crosses of the spec. Raises `misfit` for an invalid one, or a line that stands for too many."""
         expanded: list[Cross] = []
         origins: dict[str, int] = {}
         by_fields: dict[tuple[str, ...], tuple[int, bool]] = {}
-        for i, one in enumerate(written):
-            short = isinstance(one, str)
+        for i, each in enumerate(written):
+            short = isinstance(each, str)
             place: Place = ("crosses", i) if short else ("crosses", i, "name")
-            for cross in self._in_short(one, i) if isinstance(one, str) else [one]:
+            for cross in self._in_short(each, i) if isinstance(each, str) else [each]:
                 self._check(cross, i)
                 if cross.name in self._fields:
                     raise misfit(place, f"{cross.name!r} is the name of a field already")
@@ -107,7 +111,7 @@ class CrossExpansion:
         return members
 
     def _named(self, name: str) -> tuple[str, ...]:
-        """The field or group of this name, or the fields that can be crossed and fit a pattern (`user_*`)."""
+        """The field or group of this name, or the fields to cross that match a pattern (`user_*`)."""
         if name in self._fields:
             return (name,)
         if name in self._members or "*" not in name:
@@ -116,7 +120,7 @@ class CrossExpansion:
         return tuple(field.name for field in crossed if fnmatchcase(field.name, name))
 
     def _fields_of(self, part: str, place: Place) -> tuple[str, ...]:
-        """The fields that a part of a cross may be: a field, a group, a pattern, or `[field other_*]`."""
+        """The fields that a part of a cross stands for: a field, a group, a pattern, or `[field other_*]`."""
         inline = None if part in self._fields or part in self._members else _INLINE.fullmatch(part)
         if inline is None:
             names, remedy = [part], "; see `fields`"
@@ -133,7 +137,7 @@ class CrossExpansion:
         return tuple(fields)
 
     def _in_short(self, text: str, i: int) -> list[Cross]:
-        """All crosses that text such as `site * user_*` stands for, each once."""
+        """All crosses that a text such as `site * user_*` stands for, without duplicates."""
         place: Place = ("crosses", i)
         parts = _BETWEEN.split(text.strip())
         if len(parts) < 2:

@@ -1,4 +1,4 @@
-"""The fields of a spec: `InputField` and its kinds; transform steps can add more."""
+"""The fields of a spec: `InputField` and its kinds; transform steps can add kinds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FROZEN = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 def misfit(place: Place, problem: str) -> PydanticCustomError:
-    """An error about a part of a spec whose keys do not fit together; `place` is where in this part."""
+    """An error about keys that do not fit together; `place` is relative to the part of the spec."""
     return PydanticCustomError("misfit", "{problem}", {"place": place, "problem": problem})
 
 
 def distinct(names: tuple[str, ...], *key: str) -> tuple[str, ...]:
-    """The names of a list; raises `misfit` for one that is there twice."""
+    """Returns `names`; raises `misfit` if one occurs twice."""
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
@@ -63,7 +63,7 @@ class Constant(BaseModel):
     model_config = FROZEN
 
     value: Name
-    """A missing value is treated as if its cell had this text."""
+    """A missing value is treated as a cell with this text."""
 
 
 def _missing_of(data: Any, _: Any) -> Any:
@@ -78,26 +78,26 @@ Missing = Annotated[Literal["skip", "feature"] | Constant, WrapValidator(_missin
 
 
 class InputField(BaseModel):
-    """One column of the input and its transform: the keys that all kinds of fields share."""
+    """One column of the input and its transform: the keys that all kinds of fields have."""
 
     model_config = FROZEN
 
     name: Name
     type: str
     column: Name | None = None
-    """The column it reads; None: the column with the name of the field."""
+    """The column it reads; None: the column with the field's name."""
     missing: Missing = "skip"
     """`skip`: a missing value adds no feature; `feature`: it is a value like any other; or a text that
     replaces it."""
 
     several: ClassVar[bool] = False
-    """Whether an example may have several of its features, each with a value."""
+    """Whether an example may have several features of it, each with a value."""
     not_crossed: ClassVar[str | None] = None
-    """Why it cannot be crossed, for a message that begins with its name; None: it can."""
+    """Why it cannot be crossed, for a message that begins with its name; None if it can."""
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers, so that JSON may have fractions instead of text."""
+        """Whether its values are numbers, so that JSON rows may have fractions instead of text."""
         return False
 
     @property
@@ -122,7 +122,7 @@ class InputField(BaseModel):
 
     @property
     def at_most(self) -> int | None:
-        """The most features that an example can have of it; None: no limit."""
+        """The most features of it that an example can have; None: no limit."""
         return None if self.several else 1
 
     @model_validator(mode="after")
@@ -131,11 +131,11 @@ class InputField(BaseModel):
         return self
 
     def check(self) -> None:
-        """Raise `misfit` if its keys do not fit together."""
+        """Raises `misfit` if its keys do not fit together."""
 
 
 class IndexField(InputField):
-    """A column of `index:value` features: what the rows of libsvm are. No spec can name it."""
+    """A column of `index:value` features: the rows of libsvm. No spec can name it."""
 
     type: Literal["indices"] = "indices"
 
@@ -154,7 +154,7 @@ _KINDS: dict[str, dict[str | None, type[InputField]]] = {}
 
 
 def register_field(kind: type[InputField], transform: str | None = None) -> None:
-    """Register a kind of field: for its `type` and, if the type has several kinds, this `transform`."""
+    """Registers a kind of field for its `type` and, if the type has several kinds, this `transform`."""
     (type_,) = kind.model_fields["type"].annotation.__args__  # type: ignore[union-attr]
     _KINDS.setdefault(type_, {})[transform] = kind
 
@@ -165,7 +165,7 @@ def transforms_of(type_: str) -> list[str]:
 
 
 def keys_of_fields() -> dict[str, tuple[str, ...]]:
-    """By type, the keys that fields of it may have."""
+    """For each type, the keys that its fields may have."""
     return {
         type_: tuple(dict.fromkeys(key for kind in kinds.values() for key in kind.model_fields))
         for type_, kinds in _KINDS.items()
@@ -173,7 +173,7 @@ def keys_of_fields() -> dict[str, tuple[str, ...]]:
 
 
 def _field_of(data: Any, _: Any) -> InputField:
-    """The field that a mapping of a spec describes, by its type and transform."""
+    """The field that a mapping in a spec describes, by its type and transform."""
     if isinstance(data, InputField):
         return data
     if not isinstance(data, dict):
@@ -198,7 +198,7 @@ _LEAST_SCALE, _MOST_SCALE = 1e-3, 1e3
 
 
 def wrong_scale(name: str, scale: float, names: Collection[str]) -> str | None:
-    """Why this name cannot have this scale in a spec with these `names`; None: it can."""
+    """Why the field or cross `name` cannot have this scale in a spec with these `names`; None if it can."""
     if name not in names:
         return f"there is no field or cross {name!r} to scale; the spec has {', '.join(names)}"
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
@@ -223,7 +223,7 @@ def one_of(names: Iterable[str]) -> str:
 
 
 def check_delimiter(delimiter: str, *, quotes: bool) -> None:
-    """Raise `misfit` unless this character can separate cells; `quotes`: a quote cannot."""
+    """Raises `misfit` unless this character can separate cells; with `quotes`, a quote cannot."""
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in ('\n\r"\0' if quotes else "\n\r\0"):
         raise misfit(
             ("delimiter",),

@@ -28,14 +28,14 @@ from ctr.features.spec.yaml_text import SpecText
 
 
 def parse_spec(text: str, where: str) -> FeatureSpec:
-    """The spec in the YAML `text`; `where` (a file name) begins the message of a SpecError."""
+    """The spec in the YAML `text`; the message of a SpecError begins with `where` (a file name)."""
     try:
         return _checked(_read(text))
     except SpecError as error:
         raise SpecError(f"{where}{error}") from None
 
 
-# Takes 20 ms, and a job needs the same spec in several places.
+# Reading takes 20 ms, and a job needs the same spec in several places.
 _read = lru_cache(maxsize=8)(SpecText)
 
 
@@ -55,11 +55,11 @@ def _checked(document: SpecText) -> FeatureSpec:
 
 SPEC = "features.yaml"
 LEARNT = "learnt.safetensors"
-"""The names of a spec's files in a data set or model; without a first pass there is none of the second."""
+"""The names of a spec's files in a data set or model; the second exists only after a first pass."""
 
 
 class FittedSpec(FeatureSpec):
-    """A spec with everything that its steps have learnt; it can be used wherever a spec can."""
+    """A spec with everything that its steps have learnt; usable wherever a spec is."""
 
     _learnt: bytes = PrivateAttr()
     """Arrays by `<field>/<array>`, as a safetensors file."""
@@ -70,14 +70,14 @@ class FittedSpec(FeatureSpec):
 
         Raises SpecError, which begins with `where`, unless these are the arrays that its fields learn.
         """
-        wanted = {f"{field.name}/{array}" for field in spec.all_fields for array in field.learns}
-        if wanted != set(learnt):
-            odd = sorted(wanted ^ set(learnt))[0]
+        expected = {f"{field.name}/{array}" for field in spec.all_fields for array in field.learns}
+        if expected != set(learnt):
+            odd = sorted(expected ^ set(learnt))[0]
             raise SpecError(
                 f"{where or 'the feature spec'}: what was learnt for it does not belong to it: {odd!r} is"
-                f" {'missing' if odd in wanted else 'no array of its fields'}."
+                f" {'missing' if odd in expected else 'no array of its fields'}."
             )
-        if not wanted:
+        if not expected:
             return spec
         fields = tuple(_without_folder(field) for field in spec.fields)
         fitted = FittedSpec.model_construct(spec.model_fields_set, **dict(spec) | {"fields": fields})
@@ -100,14 +100,14 @@ def _without_folder(field: InputField) -> InputField:
 
 
 def learnt_of(spec: FeatureSpec) -> dict[str, NDArray[Any]] | None:
-    """The arrays that a first pass learnt for `spec`, by `<field>/<array>`; None before that pass."""
+    """The arrays that a first pass learnt for `spec`, by `<field>/<array>`; None if it is still needed."""
     if isinstance(spec, FittedSpec):
         return load(spec._learnt)
     return None if any(field.learns for field in spec.all_fields) else {}
 
 
 def learnt_from(spec: FeatureSpec, fitted: FeatureSpec) -> bool:
-    """Whether `fitted` is the same transform as `spec`, or `spec` after it was fitted on some data."""
+    """Whether `fitted` is the same transform as `spec`, or `spec` after fitting on some data."""
     if learnt_of(spec) is None:
         return FeatureSpec.decisive(spec) == FeatureSpec.decisive(fitted)
     return spec.fingerprint == fitted.fingerprint
@@ -135,7 +135,7 @@ def read_spec_files(folder: Path) -> dict[str, bytes]:
 
 
 def spec_of_files(files: Mapping[str, bytes], where: str) -> FeatureSpec:
-    """The spec that `spec_files` gave; a SpecError begins with `where`, the place of the first file."""
+    """The spec from `spec_files`; a SpecError begins with `where`, the path of the first file."""
     try:
         spec = parse_spec(files[SPEC].decode(), where)
         return FittedSpec.of(spec, load(files[LEARNT]) if LEARNT in files else {}, where)
@@ -153,10 +153,10 @@ _FILES = frozenset({MANIFEST, SPEC, LEARNT})
 
 
 def load_spec(name_or_path: str | Path) -> FeatureSpec:
-    """The spec with that name that ships (`criteo`, `avazu`, `libsvm`, `vw`), or that of a file or folder.
+    """The shipped spec of this name (`criteo`, `avazu`, `libsvm`, `vw`), or the spec of a file or folder.
 
-    A folder is a fitted spec, a hashed data set or a model, whose spec is fitted. Raises SpecError when there
-    is none or it is wrong.
+    A folder is a fitted spec, or a hashed data set or model, which have fitted specs. Raises SpecError if
+    there is no spec or it is invalid.
     """
     shipped = _shipped()
     path = shipped.get(str(name_or_path), Path(name_or_path))
@@ -177,7 +177,7 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
 
 
 def is_shipped(name: str | Path) -> bool:
-    """Whether a spec of that name ships with the package, so that `load_spec` does not read it as a path."""
+    """Whether a spec of this name ships with the package, so that `load_spec` does not read it as a path."""
     return str(name) in _shipped()
 
 
@@ -186,12 +186,12 @@ def _shipped() -> dict[str, Path]:
 
 
 def require_place_for_spec(folder: Path) -> None:
-    """Raise DataError if `write_fitted_spec` would replace anything but a fitted spec."""
+    """Raises DataError if `write_fitted_spec` would replace anything but a fitted spec."""
     require_replaceable(folder, "fitted spec", _FITTED, _FILES.__contains__, DataError)
 
 
 def write_fitted_spec(spec: FeatureSpec, folder: Path) -> None:
-    """Write a spec with its learnt arrays as a folder that `load_spec` reads. Raises DataError, OSError."""
+    """Writes a spec with its learnt arrays as a folder for `load_spec`. Raises DataError, OSError."""
     require_place_for_spec(folder)
     manifest = {"format": _FITTED, "version": 1, "spec_fingerprint": spec.fingerprint}
     with replace_folder(folder) as draft:
@@ -207,19 +207,19 @@ def _of_folder(folder: Path) -> FeatureSpec:
         )
     spec = spec_of_files(read_spec_files(folder), str(folder / SPEC))
     try:
-        wanted = str(json.loads((folder / MANIFEST).read_bytes())["spec_fingerprint"])
+        expected = str(json.loads((folder / MANIFEST).read_bytes())["spec_fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SpecError(f"{folder / MANIFEST}: cannot be read ({error}); restore the folder.") from None
-    if spec.fingerprint != wanted:
+    if spec.fingerprint != expected:
         raise SpecError(
             f"{folder}: its spec is torn or was changed: it gives the transform {spec.fingerprint[:12]}, the "
-            f"manifest says {wanted[:12]}; restore the folder, or make it again."
+            f"manifest says {expected[:12]}; restore the folder, or make it again."
         )
     return spec
 
 
 def _beside(path: Path, spec: FeatureSpec) -> FeatureSpec:
-    """`spec` with the paths of vocabularies relative to the folder of its own file."""
+    """`spec` with absolute paths of vocabularies, which its file has relative to its own folder."""
     return spec.model_copy(
         update={
             "fields": tuple(

@@ -39,32 +39,32 @@ def _distinct_names(parts: _Parts) -> _Parts:
 
 
 class FeatureSpec(BaseModel):
-    """A checked feature spec; see `load_spec` for where one comes from."""
+    """A validated feature spec; see `load_spec` for its sources."""
 
     model_config = FROZEN
 
     version: Literal[1]
     source: Source
     label: Name | None = None
-    """The column of the label: 0 or 1, or -1 or 1. None in libsvm, where it has its own place."""
+    """The column of the label: 0 or 1, or -1 or 1. None in libsvm, where labels have their own place."""
     weight: Name | None = None
-    """The column of the example's weight, finite and above 0; None: every example weighs 1."""
+    """The column of the example's weight, finite and above 0; None: all examples weigh 1."""
     bits: Annotated[int, Field(ge=1, le=40)] = 22
     """Slots are in `[0, 2**bits)`."""
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     """Seed of every hash."""
     bias: bool = True
-    """Whether every example has the feature of slot 0."""
+    """Whether every example has a feature in slot 0."""
     fields: Annotated[tuple[AnyField, ...], Field(strict=False), AfterValidator(_distinct_names)] = ()
     groups: dict[Name, Annotated[tuple[Name, ...], Field(strict=False)]] = Field(default_factory=dict)
-    """By name, fields that crosses name together, or patterns of these; checked if there are crosses."""
+    """By name, fields (or patterns of them) that crosses can name together; checked if there are crosses."""
     most_features: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
-    """The most features of an example, so that one cross too many does not fill the memory. There is no limit
-    for data that carries its own features."""
+    """The most features that an example may have, so that one cross too many does not fill the memory. Data
+    that carries its own features has no limit."""
     windows: Annotated[tuple[Window, ...], Field(strict=False), AfterValidator(_distinct_names)] = ()
     crosses: Crosses = ()
     scales: dict[Name, float] = Field(default_factory=dict)
-    """By field or cross, a factor of the values of its features; 1 if none is given."""
+    """By field or cross, a factor for the values of its features; 1 if not given."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -73,7 +73,7 @@ class FeatureSpec(BaseModel):
         else:
             _check_columns(self)
             _check_fields(self)
-            if self.crosses:  # specs that were saved without any may have groups of fields that are not there
+            if self.crosses:  # specs saved without crosses may have groups of fields that do not exist
                 fields = {field.name: field for field in self.all_fields}
                 expansion = CrossExpansion(fields, self.groups, self.most_features)
                 self.__dict__["crosses"] = expansion.expand(self.crosses)
@@ -83,23 +83,23 @@ class FeatureSpec(BaseModel):
 
     @property
     def weight_column(self) -> str | None:
-        """The column of the weight: the spec's, or that of a format whose rows carry their own."""
+        """The column of the weight: the spec's, or that of a format whose rows carry a weight."""
         return self.weight or FORMATS[self.source.format].weight
 
     @property
     def label_column(self) -> str | None:
-        """The column of the label: the spec's, or that of a format whose rows carry their own."""
+        """The column of the label: the spec's, or that of a format whose rows carry a label."""
         return self.label or FORMATS[self.source.format].label
 
     @property
     def all_fields(self) -> tuple[InputField, ...]:
-        """The spec's fields and those of its windows, or those of a format whose rows carry their own."""
+        """The fields of the spec and its windows, or those of a format whose rows carry features."""
         of_windows = [field for window in self.windows for field in window.fields]
         return (*self.fields, *of_windows) or FORMATS[self.source.format].fields
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that fields and windows read, each once."""
+        """The columns that fields and windows read, without duplicates."""
         of_fields = [column for field in self.all_fields for column in columns_of(field)]
         return tuple(dict.fromkeys([*of_fields, *(name for window in self.windows for name in window.key)]))
 
@@ -109,14 +109,14 @@ class FeatureSpec(BaseModel):
         return (*(field.name for field in self.all_fields), *(cross.name for cross in self.crosses))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, but without the cached properties of the original."""
+        """As in pydantic, but without the cached properties of the original."""
         copied = super().model_copy(update=update, deep=deep)
         for name in ("by_value", "fingerprint"):
             copied.__dict__.pop(name, None)
         return copied
 
     def with_scales(self, scales: Mapping[str, float]) -> Self:
-        """This spec with these scales instead of its own. Raises SpecError for an impossible scale."""
+        """This spec with these scales, which override its own. Raises SpecError for an impossible scale."""
         if scales and FORMATS[self.source.format].fields:
             raise SpecError(f"{self.source.format} data carries its own features, which have no scales.")
         names = dict.fromkeys(self.names)
@@ -126,7 +126,7 @@ class FeatureSpec(BaseModel):
         return self.model_copy(update={"scales": {**self.scales, **scales}})
 
     def of_fields(self, fields: Sequence[AnyField]) -> FeatureSpec:
-        """This spec with only these fields and the crosses of them, without windows."""
+        """This spec with only these fields and their crosses, without windows."""
         names = {field.name for field in fields}
         crosses = tuple(cross for cross in self.crosses if names.issuperset(cross.of))
         names.update(cross.name for cross in crosses)
@@ -136,7 +136,7 @@ class FeatureSpec(BaseModel):
 
     @property
     def features_per_example(self) -> int:
-        """The most features an example can have, without lists and their crosses."""
+        """The most features that an example can have, apart from lists and their crosses."""
         several = {field.name for field in self.all_fields if field.several}
         crosses = sum(several.isdisjoint(cross.of) for cross in self.crosses)
         return int(self.bias) + len(self.all_fields) - len(several) + crosses
@@ -148,14 +148,14 @@ class FeatureSpec(BaseModel):
 
     @property
     def list_columns(self) -> frozenset[str]:
-        """The columns whose values may be lists: those that are read only by fields with several texts."""
+        """The columns whose values may be lists: only fields with several texts read them."""
         fields = [f for f in self.fields if not f.several or isinstance(f, NumberField)]
         single = {column for field in fields for column in columns_of(field)}
         return frozenset(map(column_of, self.fields)) - single
 
     @cached_property
     def by_value(self) -> frozenset[str]:
-        """The columns used only for features that depend on one value of one column."""
+        """The columns that only serve features which depend on one value of one column."""
         fields = [field for field in self.all_fields if field.several or field.beside]
         others = {column for field in fields for column in columns_of(field)}
         others.update(column for window in self.windows for column in (*window.key, window.time))
@@ -164,16 +164,16 @@ class FeatureSpec(BaseModel):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of everything that decides which slots the values of an example become.
+        """SHA-256, in hex, of everything that decides to which slots the values of an example are hashed.
 
-        It does not depend on where values stand (source, columns, label, weight): data with the same
+        It does not depend on where values are (source, columns, label, weight): data with the same
         fingerprint can be mixed.
         """
         return digest(self.decisive())
 
     def decisive(self) -> dict[str, Any]:
         """The content of the fingerprint, as JSON values."""
-        # A key that is added here later enters only where it is not at its default, as in `_decisive`.
+        # Keys added later enter only if they are not at their defaults, as in `_decisive`.
         decisive: dict[str, Any] = {
             "version": self.version,
             "libsvm": self.source.format == "libsvm",
@@ -194,7 +194,7 @@ class FeatureSpec(BaseModel):
     def to_yaml(self) -> str:
         """YAML text that `parse_spec` reads as an equal spec, even if defaults change later.
 
-        All crosses are written out.
+        Crosses in short are expanded.
         """
         data = self.model_dump(mode="json") | {"source": self.source.to_yaml()}
         if self.most_features == FeatureSpec.model_fields["most_features"].default:
@@ -215,9 +215,9 @@ _FIRST_KEYS = frozenset({"name", "type", "missing", "transform", "edges", "of"})
 def _decisive(part: InputField | Cross | Window) -> dict[str, Any]:
     """The entries of a part of a spec in the fingerprint.
 
-    Keys that are newer than `_FIRST_KEYS` enter only if they differ from their default, so that a new key
-    does not change the fingerprint of specs that do not use it: their models and data sets stay usable. The
-    content of a vocabulary enters through what is learnt from it.
+    Keys newer than `_FIRST_KEYS` enter only if they differ from their defaults, so that a new key does not
+    change the fingerprints of specs that do not use it: their models and data sets stay usable. The content
+    of a vocabulary enters through what is learnt from it.
     """
     fields = type(part).model_fields
     return {
@@ -228,7 +228,7 @@ def _decisive(part: InputField | Cross | Window) -> dict[str, Any]:
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` without the keys, at any depth, whose value is None or an empty list."""
+    """`data` without keys, at any depth, whose value is None or empty."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, dict) and value:
@@ -293,7 +293,7 @@ def _check_scales(spec: FeatureSpec) -> None:
 
 
 def _check_most(spec: FeatureSpec) -> None:
-    # Lists without a bound are checked row by row.
+    # Unbounded lists are checked row by row.
     bounds = {field.name: field.at_most or 0 for field in spec.all_fields}
     most = int(spec.bias) + sum(bounds.values())
     for cross in spec.crosses:

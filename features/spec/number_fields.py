@@ -1,4 +1,4 @@
-"""`NumberField`: columns of numbers, what is done to a number first, and which bucket it falls into."""
+"""`NumberField`: columns of numbers, the steps applied to a number, and the bucket it falls into."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _not_zero(scale: float) -> float:
 
 
 class Clip(BaseModel):
-    """Numbers below the first become it, numbers above the second that one."""
+    """Raises numbers below the first bound to it, and lowers numbers above the second to that."""
 
     model_config = FROZEN
 
@@ -32,7 +32,7 @@ class Clip(BaseModel):
 
 
 class Scale(BaseModel):
-    """Numbers are multiplied by it."""
+    """Multiplies numbers by this factor."""
 
     model_config = FROZEN
 
@@ -65,19 +65,19 @@ class NumberField(InputField):
 
     type: Literal["number"]
     transform: Annotated[str, AfterValidator(_transform_name)]
-    """`log`: floor(v) up to 2, above it 2 + floor(ln(v)**2); `edges`: how many edges are <= v; `width`:
+    """`log`: floor(v) up to 2, above that 2 + floor(ln(v)**2); `edges`: how many edges are <= v; `width`:
     floor(v / width); `quantiles`: as `edges`, with edges learnt from the data."""
     edges: Edges = ()
     """Strictly increasing; for the transform `edges` only."""
     width: Annotated[Finite, Field(gt=0)] | None = None
-    """Of every bucket; for the transform `width` only."""
+    """The width of every bucket; for the transform `width` only."""
     buckets: Annotated[int, Field(ge=2, le=4096)] | None = None
-    """How many hold equally many of the numbers that are learnt from; for the transform `quantiles` only."""
+    """How many buckets, each with as many of the numbers learnt from; for the transform `quantiles` only."""
     duplicates: Literal["drop"] | None = None
-    """What becomes of quantiles that coincide: None: an error, `drop`: one edge; for `quantiles` only."""
+    """What happens if quantiles coincide: None: an error, `drop`: they are one edge; for `quantiles` only."""
     steps: Annotated[tuple[Annotated[Any, WrapValidator(_step_of)], ...], Field(strict=False)] = ()
-    """What is done to the number before the transform, one after the other: of `_PLAIN_STEPS`, or a `Clip`
-    or `Scale`."""
+    """The steps applied to the number before the transform, in order: names in `_PLAIN_STEPS`, a `Clip` or
+    a `Scale`."""
 
     @property
     def numeric(self) -> bool:
@@ -94,7 +94,7 @@ class NumberField(InputField):
 
     @property
     def learnt_step(self) -> int | None:
-        """The place among the steps of the one that learns from data, if any."""
+        """The index of the step that learns from data, if any."""
         return next((i for i, step in enumerate(self.steps) if step in _LEARNT_STEPS), None)
 
     def check(self) -> None:
@@ -136,7 +136,7 @@ class LinearField(NumberField):
 
 
 _FAST = ("log", "edges")
-"""The transforms that have kernels of their own for fields without steps."""
+"""The transforms with kernels of their own for fields without steps."""
 _KEYS = {"edges": "edges", "width": "width", "buckets": "quantiles", "duplicates": "quantiles"}
 """The keys that only one transform has."""
 _NEEDED = {

@@ -1,4 +1,4 @@
-"""`TimeField`: columns of times, replaced by an hour, a day or an age; the formats of times."""
+"""`TimeField`: columns of times, replaced by an hour, a day or an age; formats of times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIRECTIVES = f"{_NUMBERS}bz"
 
 
 def parts_of(time_format: str) -> tuple[str, ...]:
-    """A format's directives, such as `%Y`, and the text between them; ValueError says what is wrong."""
+    """A format's directives, such as `%Y`, and the texts between them; a ValueError says what is wrong."""
     parts: list[str] = []
     for match in _PARTS.finditer(time_format):
         letter, text = match.groups()
@@ -51,7 +51,7 @@ def is_unix(time_format: str | None) -> bool:
 
 
 def check_format(time_format: str | None, *, hour: bool, day: bool) -> None:
-    """Raise `misfit` unless this is a format of times, with their hour and day where these are needed.
+    """Raises `misfit` unless this is a valid format of times, with hour and day if these are needed.
 
     None stands for ISO 8601.
     """
@@ -68,26 +68,26 @@ def check_format(time_format: str | None, *, hour: bool, day: bool) -> None:
 
 
 def is_number(part: str) -> bool:
-    """Whether a part of a format is a number."""
+    """Whether a part of a format is numeric."""
     return part[0] == "%" and part[1:] in _NUMBERS and part != "%"
 
 
 def _text_of_date(value: Any) -> Any:
-    """YAML reads `2017-11-06` as a date."""
+    """Undoes that YAML reads `2017-11-06` as a date."""
     if isinstance(value, datetime):
         return value.isoformat(" ")
     return value.isoformat() if isinstance(value, date) else value
 
 
 class TimeField(InputField):
-    """A column of times, each replaced by a number that is hashed as a bucket is."""
+    """A column of times, each replaced by a number that is hashed like a bucket."""
 
     type: Literal["time"]
     transform: Literal["hour", "weekday", "hour_of_week", "day", "age_days"]
-    """`hour` 0 to 23; `weekday` 0 to 6, Monday is 0; `hour_of_week` 0 to 167, from Monday 0:00 on; `day` of
-    the month, 1 to 31; `age_days`: whole days since `since` or the time in `since_column`."""
+    """`hour` 0 to 23; `weekday` 0 to 6, Monday is 0; `hour_of_week` 0 to 167, from Monday 0:00; `day` of the
+    month, 1 to 31; `age_days`: whole days since `since` or the time in `since_column`."""
     format: Name | None = None
-    """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601."""
+    """Directives of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601."""
     zone: Name | None = None
     """The IANA name of the time zone for hours and days; None: UTC."""
     since: Annotated[Name | None, BeforeValidator(_text_of_date)] = None
@@ -95,7 +95,7 @@ class TimeField(InputField):
     since_column: Name | None = None
     """For `age_days`: the column with the time from which days are counted, in the same format."""
     edges: Edges = ()
-    """For `age_days`: strictly increasing; the bucket is how many of them the days have reached."""
+    """For `age_days`: strictly increasing; the bucket is the number of edges that the days reach."""
 
     @property
     def numeric(self) -> bool:
@@ -146,7 +146,7 @@ class TimeField(InputField):
             raise misfit(("zone",), "ages are the same in every time zone; remove this key")
         try:
             ZoneInfo(self.zone)
-        except (KeyError, ValueError, OSError):  # there is none, no such name of a file, or a folder
+        except (KeyError, ValueError, OSError):  # unknown, not a valid file name, or a folder
             raise misfit(
                 ("zone",),
                 f"there is no time zone {self.zone!r}; write an IANA name such as Europe/Berlin (on a machine"

@@ -1,4 +1,4 @@
-"""`Window`: what a spec says of sliding windows over the rows before, and the features that come of them."""
+"""`Window`: a spec's sliding window over earlier rows, and its features."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ctr.features.spec.time_fields import check_format
 from ctr.features.spec.yaml_text import Place
 
 PARTS = 16
-"""A span slides in steps of its sixteenth."""
+"""A span slides in steps of a sixteenth of itself."""
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 10 * 366 * 86_400
 
 
 def microseconds(duration: str) -> int:
-    """How long `10m` is, say."""
+    """The length of a duration such as `10m`."""
     return int(duration[:-1]) * _SECONDS[duration[-1]] * 1_000_000
 
 
@@ -44,54 +44,54 @@ Span = Annotated[Duration, AfterValidator(_not_zero)]
 
 Kind = Literal["count", "clicks", "rate", "since_last"]
 
-# From one in 10,000 on, each the square root of two times the one before.
+# From one in 10,000 on, each is the previous one times the square root of two.
 _RATES = tuple(round(1e-4 * 2 ** (k / 2), 6) for k in range(27))
 
 
 class Window(BaseModel):
-    """Counts, clicks and click rate of the rows before with the same key, and the time since the last one."""
+    """Counts, clicks and click rate of earlier rows with the same key, and the time since the last one."""
 
     model_config = FROZEN
 
     name: Name
-    """Its features are `<name>.count.1h`, `<name>.since_last` and the like."""
+    """Its features are called `<name>.count.1h`, `<name>.since_last` and so on."""
     key: Annotated[tuple[Name, ...], Field(strict=False, min_length=1), AfterValidator(distinct)]
-    """The columns whose texts together are the key."""
+    """The columns whose texts together make up the key."""
     time: Name
-    """The column of the time; rows come in its order."""
+    """The column of the time; rows must be in order of time, but for `slack`."""
     format: Name | None = None
-    """Directives as of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601, as of a field of times."""
+    """Directives of Python's `strptime`, `unix` or `unix_ms`; None: ISO 8601, as in time fields."""
     features: Annotated[tuple[Kind, ...], Field(strict=False, min_length=1), AfterValidator(distinct)]
     spans: Annotated[tuple[Span, ...], Field(strict=False), AfterValidator(distinct)] = ()
-    """How far counts, clicks and rates look back; each is a feature of its own."""
+    """How far counts, clicks and rates look back; each span gives features of its own."""
     half_life: Span | None = None
-    """Counts, clicks and rates also look back without an end, at rows that weigh half after so long."""
+    """Counts, clicks and rates also look back without limit, with weights that halve in this time."""
     delay: Duration | None = None
-    """How long after its row a click is known; `0s`: at once."""
+    """How long after its row a click becomes known; `0s`: at once."""
     expire: Span | None = None
-    """A key that no row had for longer than this is forgotten; None: the longest span or 8 half-lives."""
+    """A key without rows for longer than this is forgotten; None: the longest span or 8 half-lives."""
     slack: Duration = "0s"
-    """How much earlier than a row before it a row may be."""
+    """How much earlier a row may be than a row before it."""
     strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 20.0
-    """How many rows with the click rate of all keys are added to those of a key before its rate is taken."""
+    """How many rows with the click rate of all keys are added to those of a key to compute its rate."""
     rate_edges: Edges = _RATES
-    """Increasing numbers between the buckets of rates."""
+    """The increasing bounds between buckets of rates."""
 
     @property
     def with_clicks(self) -> bool:
-        """Whether it keeps clicks, and not only rows."""
+        """Whether it counts clicks as well as rows."""
         return "clicks" in self.features or "rate" in self.features
 
     @property
     def expires(self) -> int:
-        """After how many microseconds without a row a key is forgotten."""
+        """After how many microseconds without rows a key is forgotten."""
         if self.expire:
             return microseconds(self.expire)
         return max(*map(microseconds, self.spans), 8 * microseconds(self.half_life or "0s"), 0)
 
     @property
     def looks(self) -> tuple[str, ...]:
-        """The ways to look back, as the names of features have them."""
+        """Its spans and half-life, as feature names have them."""
         return (*self.spans, *([f"half_{self.half_life}"] if self.half_life else []))
 
     @cached_property
@@ -136,7 +136,7 @@ class Window(BaseModel):
 
 
 class WindowField(InputField):
-    """One feature of a window. No spec can name it: `windows` say which there are."""
+    """One feature of a window. No spec can name it: it comes from `windows`."""
 
     type: Literal["window"] = "window"
     kind: Kind

@@ -1,4 +1,4 @@
-"""The fields whose values are text: categories, lists of them, and texts of words."""
+"""Fields with text values: categories, lists of them, and texts of words."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ctr.features.spec.fields import InputField, Name, Sizes, check_delimiter, m
 _Most = Annotated[int, Field(ge=1)]
 
 KNOWN = "known"
-"""What such a field learns: the hashes with seed 0 of what has a feature of its own, as a table (see
-`ctr.features.words.counts.known_table`)."""
+"""What such a field learns: the hashes, with seed 0, of the values with a feature of their own, as a table
+(see `ctr.features.words.counts.known_table`)."""
 
 
 class WordField(InputField):
-    """What fields of text have in common: which of their features are kept apart."""
+    """Fields of text: which values have features of their own."""
 
     min_count: Annotated[int, Field(ge=2)] | None = None
-    """Values in fewer rows are rare."""
+    """Values in fewer rows than this are rare."""
     others: Literal["feature", "missing"] | None = None
-    """What rare and unknown values become: one feature for all (None: the same), or missing values."""
+    """What rare and unknown values become: one feature for all of them (also if None), or missing values."""
 
     @property
     def learns(self) -> tuple[str, ...]:
@@ -33,14 +33,14 @@ class WordField(InputField):
 
 
 class ValueField(WordField):
-    """Fields of distinct values, shaped by these keys in this order."""
+    """Fields of distinct values, which these keys change, in this order."""
 
     lower: bool = False
-    """In lower case; see `ctr.features.words.letters`."""
+    """Whether values are converted to lower case; see `ctr.features.words.letters`."""
     prefix: Annotated[int, Field(ge=1)] | None = None
-    """Keeps only this many characters, from the start."""
+    """Keeps only this many characters from the start."""
     vocabulary: Name | None = None
-    """The path of a file with one value per line: others are unknown. Relative to the folder of the spec."""
+    """The path of a file with one value per line; others are unknown. Relative to the spec's folder."""
 
     @property
     def learns(self) -> tuple[str, ...]:
@@ -48,12 +48,12 @@ class ValueField(WordField):
 
     @property
     def is_plain(self) -> bool:
-        """Whether values keep their shape."""
+        """Whether values are used unchanged."""
         return not self.lower and self.prefix is None
 
 
 class CategoryField(ValueField):
-    """A column whose every distinct text is a feature."""
+    """A column in which every distinct text is a feature."""
 
     type: Literal["category"]
 
@@ -63,13 +63,13 @@ class CategoryField(ValueField):
 
 
 class ListField(ValueField):
-    """A column of any number of categories."""
+    """A column with any number of categories per row."""
 
     type: Literal["list"]
     delimiter: str | None = None
-    """The one ASCII character between two of them; None: only lists in Parquet and JSON have several."""
+    """The ASCII character between two of them; None: only lists in Parquet and JSON have several."""
     counts: bool = False
-    """Whether one may have a value: `word:2`; without one it is 1."""
+    """Whether a category may have a value, as in `word:2`; without, it is 1."""
     most: _Most | None = None
     """Keeps only this many distinct ones of a row, from the start."""
 
@@ -94,7 +94,7 @@ class TextField(WordField):
     words: Sizes = ()
     """Sizes of n-grams of words."""
     chars: Sizes = ()
-    """Sizes of n-grams of characters within a word, which has a space before and after it."""
+    """Sizes of n-grams of characters within a word, with a space before and after it."""
     most: _Most | None = None
     """Keeps only this many distinct n-grams of a row, from the start."""
 

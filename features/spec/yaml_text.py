@@ -1,4 +1,4 @@
-"""`SpecText`: the YAML text of a feature spec, which knows the line of each of its parts."""
+"""`SpecText`: the YAML text of a feature spec, with the line of each of its parts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Place = tuple[str | int, ...]
 
 
 class SpecText:
-    """Reads YAML, and turns what is wrong with it into errors that begin with line and place."""
+    """Reads YAML, and converts problems to errors that begin with line and place."""
 
     data: Any
     """The document as plain Python values."""
 
     def __init__(self, text: str) -> None:
-        """Raises SpecError when `text` is no YAML, or a mapping in it has a key twice."""
+        """Raises SpecError if `text` is not YAML, or a mapping in it has a key twice."""
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
@@ -32,16 +32,16 @@ class SpecText:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise SpecError(f"{_position(error)}: not valid YAML: {_problem(error)}.") from None
         if not isinstance(root, yaml.MappingNode):
-            met = "an empty file" if root is None else _kind_of(root)
+            kind = "an empty file" if root is None else _kind_of(root)
             raise SpecError(
-                f": a feature spec is a mapping with the keys version, source, label and fields, got {met}."
+                f": a feature spec is a mapping with the keys version, source, label and fields, got {kind}."
             )
         self._root = root
 
     def explain(self, error: ValidationError, vocabulary: Mapping[str, Sequence[str]]) -> SpecError:
-        """Pydantic's first error, in words for the author of the YAML, and the number of further ones.
+        """Pydantic's first error, in words for the author of the YAML, and the number of further errors.
 
-        A key that pydantic does not know is compared with `vocabulary`, the keys of each part of a spec.
+        An unknown key is compared with `vocabulary`, the keys of each part of a spec.
         """
         details = error.errors(include_url=False)
         # A misspelt key is the reason why the right one is missing.
@@ -57,7 +57,7 @@ class SpecText:
         return SpecError(f":{self._line(place)}: {spelled}{': ' if spelled else ''}{problem}")
 
     def _line(self, place: Place) -> int:
-        """The line, counted from 1, of the innermost part of `place` that is in the text."""
+        """The line, from 1, of the innermost part of `place` that is in the text."""
         node: yaml.Node = self._root
         line = node.start_mark.line
         for step in place:
@@ -74,7 +74,7 @@ class SpecText:
         return int(line) + 1
 
     def _refuse_duplicates(self, node: yaml.Node, seen: set[int]) -> None:
-        # PyYAML keeps the last of two equal keys in silence; a field would be lost that way.
+        # PyYAML silently keeps the last of two equal keys, so that a field could be lost.
         if id(node) in seen:
             return
         seen.add(id(node))
@@ -96,7 +96,7 @@ class SpecText:
 
 
 def dump_yaml(data: dict[str, Any]) -> str:
-    """YAML with the keys in their order and the innermost collections on one line each."""
+    """YAML with keys in their given order and innermost collections on one line each."""
     return str(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110))
 
 
@@ -139,7 +139,7 @@ def _kind_of(node: yaml.Node) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value for a message; at most about `_LONGEST` characters of it."""
+    """A value for a message, cut after `_LONGEST` characters."""
     try:
         text = repr(value)
     except ValueError:  # more digits than Python will convert
@@ -164,7 +164,7 @@ def _unknown_key(place: Place, vocabulary: Mapping[str, Sequence[str]], data: An
 
 
 def _complaint(detail: ErrorDetails, vocabulary: Mapping[str, Sequence[str]], data: Any) -> tuple[Place, str]:
-    """Place and problem of one of pydantic's errors."""
+    """The place and problem of one of pydantic's errors."""
     kind, context, met, place = detail["type"], detail.get("ctx", {}), detail["input"], detail["loc"]
     if kind == "misfit":
         return (*place, *context["place"]), context["problem"]
