@@ -1,4 +1,4 @@
-"""Counts, clicks and rates of the earlier rows with the same key, over sliding windows."""
+"""Counts, clicks and rates of earlier rows with the same key, over sliding windows."""
 
 from ctr.features.windows.split import (
     NotedWindows,

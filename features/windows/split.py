@@ -1,12 +1,12 @@
-"""Windows of rows that several tasks read: what each notes of its rows, and the features of keys apart.
+"""Windows over rows that several tasks read: each task notes its rows; features are made per bucket of keys.
 
-In three steps, a task for each split, one for each bucket of keys, and again one for each split:
+There are three steps, with a task per split, a task per bucket of keys, and again a task per split:
 
-1. `WindowNotes` keeps key, time and click of the rows of a split, the latest time before each.
-2. `bucket_features` goes through the rows of some keys, in order, as `Windows` does with those of all keys.
-3. `NotedWindows` gives the rows of a split the features written so.
+1. `WindowNotes` notes key, time and click of the rows of a split, and the latest time before each.
+2. `bucket_features` goes through the rows of some keys, in order, as `Windows` does with all keys.
+3. `NotedWindows` gives the rows of a split the features from step 2.
 
-What a row's features depend on beyond its own key is known in none of these steps: see `needs_totals`.
+No step knows what a row's features depend on beyond its own key: see `needs_totals`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ctr.features.windows.table import WindowTable, layout_of
 from ctr.features.windows.windows import Windows, rows_of_windows
 
 _BEFORE = -(1 << 61)
-"""The latest time before there was a row, as of `WindowTable.end`."""
+"""The latest time before the first row, like `WindowTable.end`."""
 
 
 def needs_totals(spec: FeatureSpec) -> Window | None:
-    """A window whose features depend on rows of all keys: one with click rates, see `Window.strength`."""
+    """A window whose features depend on rows of all keys, if any: one with rates, see `Window.strength`."""
     return next((window for window in spec.windows if "rate" in window.features), None)
 
 
@@ -44,9 +44,9 @@ class WindowNotes:
         self._spec = spec
         self._notes: list[list[tuple[NDArray[Any], ...]]] = [[] for _ in spec.windows]
         self.rows = 0
-        """How many there were, good or bad."""
+        """The number of rows so far, good or bad."""
         self.latest = [_BEFORE] * len(spec.windows)
-        """By window, the latest time of a row that counts."""
+        """Per window, the latest time of a row that counts."""
 
     def buckets(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice, *, take_in: bool
@@ -65,7 +65,7 @@ class WindowNotes:
         return features
 
     def write(self, path: Path, buckets: int) -> None:
-        """Write the notes by bucket of keys, in the order of rows. Raises OSError."""
+        """Writes the notes by bucket of keys, each in row order. Raises OSError."""
         arrays: dict[str, NDArray[Any]] = {}
         for k, notes in enumerate(self._notes):
             none = (np.empty(0, kind) for kind in (np.int64, np.uint64, np.int64, np.int8, np.int64))
@@ -82,8 +82,8 @@ _NOTED = ("rows", "keys", "times", "clicks", "before")
 
 
 def latest_before(times: NDArray[np.int64], counts: NDArray[np.bool_], latest: int) -> NDArray[np.int64]:
-    """int64[n + 1]: before each row, and after the last, the latest time of those that count; `latest` before
-    the first."""
+    """int64[n + 1]: the latest time of rows that count, before each row and after the last; initially
+    `latest`."""
     seen = np.concatenate([np.array([latest]), np.where(counts, times, latest)])
     return np.maximum.accumulate(seen)
 
@@ -96,11 +96,11 @@ def bucket_features(
     latest: Sequence[Sequence[int]],
     out: Path,
 ) -> None:
-    """Write what the rows of a bucket of keys get, and what the windows know of these keys after the last.
+    """Writes the features of the rows of a bucket of keys, and the state of these keys after the last row.
 
-    `windows`: what they know before the first row, of all keys; it is changed. `notes`: the files of the
-    splits, in their order; `latest[s][k]`: before split `s`, the latest time of a row that counts in window
-    `k`, and behind the last split, that of all. Raises OSError.
+    `windows`: the state of all keys before the first row; expired keys are dropped from it. `notes`: the
+    files of the splits, in order; `latest[s][k]`: the latest time of a row that counts in window `k`, before
+    split `s`; the last entry: after all splits. Raises OSError.
     """
     arrays: dict[str, NDArray[Any]] = {}
     for k, whole in enumerate(windows.tables):
@@ -109,12 +109,12 @@ def bucket_features(
         for path, before_split in zip(notes, latest, strict=False):
             noted = _slices(path, k, bucket)
             before = np.maximum(noted["before"], before_split[k])
-            kept = noted["times"] >= before - table.layout.numbers.slack
-            keys, times, clicks = (noted[name][kept] for name in ("keys", "times", "clicks"))
+            in_time = noted["times"] >= before - table.layout.numbers.slack
+            keys, times, clicks = (noted[name][in_time] for name in ("keys", "times", "clicks"))
             timed, problem = np.ones(keys.size, np.bool_), np.zeros(keys.size, np.uint8)
             of_keys = WindowRows(keys, times, timed, problem, clicks)
             buckets_of_rows, has_bucket, _ = table.features(of_keys, take_in=True)
-            rows.append(noted["rows"][kept])
+            rows.append(noted["rows"][in_time])
             words.append(buckets_of_rows.T)
             present.append(has_bucket.T)
             starts.append(starts[-1] + keys.size)
@@ -130,7 +130,7 @@ def bucket_features(
 
 
 def _of_bucket(whole: WindowTable, bucket: int, buckets: int) -> WindowTable:
-    """A table with the keys of a bucket; the totals are in that of the first."""
+    """A table with the keys of a bucket; only the first bucket has the totals."""
     arrays, table = whole.arrays(), WindowTable(whole.layout)
     empty = table.arrays()
     for size, first in (("narrow", 0), ("wide", 1)):
@@ -144,13 +144,13 @@ def _of_bucket(whole: WindowTable, bucket: int, buckets: int) -> WindowTable:
 
 
 def write_copy(windows: Windows, path: Path) -> None:
-    """Write what windows know, for `read_copy`. Raises OSError."""
+    """Writes the state of windows, for `read_copy`. Raises OSError."""
     arrays = [windows.arrays(k) for k in range(len(windows.tables))]
     save_file({f"{k}.{name}": array for k in range(len(arrays)) for name, array in arrays[k].items()}, path)
 
 
 def read_copy(windows: Windows, path: Path) -> None:
-    """Have windows of the same spec know what is in such a file."""
+    """Replaces the state of windows of the same spec by that in the file."""
     content = load_file(path)
     for k in range(len(windows.tables)):
         prefix = f"{k}."
@@ -161,7 +161,7 @@ def read_copy(windows: Windows, path: Path) -> None:
 
 
 def take_buckets(windows: Windows, files: Sequence[Path]) -> None:
-    """Have windows know what is known of the keys of all buckets."""
+    """Replaces the state of windows by that of the keys of all buckets."""
     for k, window in enumerate(windows.spec.windows):
         buckets = []
         for path in files:
@@ -173,7 +173,7 @@ def take_buckets(windows: Windows, files: Sequence[Path]) -> None:
 
 
 def _joined(layout: Layout, buckets: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """The arrays of a table with the keys of all these."""
+    """The arrays of a table with the keys of all `buckets`."""
     time = max(int(arrays["wide.last"][0]) for arrays in buckets)
     totals = []
     for arrays in buckets:
@@ -196,13 +196,13 @@ def _joined(layout: Layout, buckets: Sequence[Mapping[str, NDArray[Any]]]) -> di
 
 
 class NotedWindows:
-    """A `History` of the rows of one split, by what `bucket_features` has written."""
+    """A `History` for the rows of one split, with the features that `bucket_features` wrote."""
 
     def __init__(
         self, spec: FeatureSpec, files: Sequence[Path], split: int, rows: int, latest: Sequence[int]
     ) -> None:
-        """`files`: those of all buckets. Split number `split` has so many rows; `latest`: by window, the
-        latest time of a row before it that counts.
+        """`files`: of all buckets. Split number `split` has `rows` rows; `latest`: per window, the latest
+        time of an earlier row that counts.
         """
         self._spec = spec
         self._layouts = [layout_of(window) for window in spec.windows]
@@ -236,7 +236,7 @@ _TYPES = {"U64": np.uint64, "I64": np.int64, "I8": np.int8, "BOOL": np.bool_}
 
 
 def _slices(path: Path, k: int, number: int) -> dict[str, NDArray[Any]]:
-    """Of the arrays of window `k` in a file, what belongs to this bucket or split."""
+    """The entries of window `k`'s arrays in a file that belong to this bucket or split."""
     prefix, slices = f"{k}.", {}
     with safe_open(path, "numpy") as file:
         first, last = file.get_slice(f"{k}.starts")[number : number + 2].tolist()
@@ -245,7 +245,7 @@ def _slices(path: Path, k: int, number: int) -> dict[str, NDArray[Any]]:
             if not name.startswith(prefix) or name == f"{k}.starts" or ".known." in name:
                 continue
             whole = file.get_slice(name)
-            # It takes no slice without elements.
+            # safetensors has no slices without elements.
             empty = np.empty((0, *whole.get_shape()[1:]), _TYPES[whole.get_dtype()])
             slices[name.removeprefix(prefix)] = whole[first:last] if first < last else empty
     return slices

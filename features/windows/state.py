@@ -1,4 +1,4 @@
-"""How windows are kept: `WindowRecords` as bytes by key, for Redis, and files in a data set or model."""
+"""How windows are stored: `WindowRecords` as bytes by key, for Redis, and files in a data set or model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TIME = struct.Struct("<q")
 
 
 class WindowRecords:
-    """Writes the records of a spec's windows as bytes, and reads some of them as `Windows`.
+    """Writes the records of a spec's windows as bytes, and makes `Windows` from some of them.
 
     A record is the time of a key's last row, the sums of a half-life, if any, and the counters (see
-    `ring_kernels`), of one byte each, or four if one is above 255. Its name is two bytes for the window, and
+    `ring_kernels`), of one byte each, or four if one is above 255. Its name is two bytes for the window, then
     the key. The totals are the latest time of each window and its record of all keys, with counters of four
-    bytes. The totals and the records of all keys of some rows are enough to make `Windows` for these rows.
+    bytes. The totals, and the records of all keys of some rows, suffice to make `Windows` for these rows.
     """
 
     def __init__(self, spec: FeatureSpec) -> None:
@@ -55,9 +55,9 @@ class WindowRecords:
         ]
 
     def forgotten(self, totals: bytes, records: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-        """The names of those records that have expired for every later row, by the time in `totals`.
+        """The names of records that have expired for every later row, by the time in `totals`.
 
-        That is the time of events, which may pause, or come at any speed.
+        That is event time, which may pause, or pass at any speed.
         """
         oldest, at = [], 0
         for form, layout in zip(self._forms, self._layouts, strict=True):
@@ -87,13 +87,13 @@ class WindowRecords:
         return b"".join(map(_totals_of, windows.tables))
 
     def records(self, windows: Windows) -> Iterator[tuple[bytes, bytes]]:
-        """Name and value for all keys; windows with the same content give the same records."""
+        """The name and value of each key's record; windows with the same content give the same records."""
         for k, (form, table) in enumerate(zip(self._forms, windows.tables, strict=True)):
             yield from form.records(k, table)
 
 
 class _Form:
-    """How many bytes the records of a window have."""
+    """The records of a window as bytes."""
 
     def __init__(self, layout: Layout, table: WindowTable) -> None:
         narrow, wide = table.rows
@@ -102,7 +102,7 @@ class _Form:
         self.totals_bytes = 8 * wide.shape[1]
 
     def load(self, table: WindowTable, totals: bytes, records: Mapping[bytes, bytes]) -> None:
-        """Replace the content of the table."""
+        """Replaces the content of the table."""
         small, large = (8 * (columns - 1) for columns in self._columns)
         narrow = {name: value for name, value in records.items() if len(value) == small}
         wide = {name: value for name, value in records.items() if len(value) == large and large != small}
@@ -118,13 +118,13 @@ class _Form:
         table.adopt(latest, bytes_, rows)
 
     def records(self, k: int, table: WindowTable) -> Iterator[tuple[bytes, bytes]]:
-        """Name and value of each."""
+        """The name and value of each record."""
         narrow, wide = table.rows
         for rows in _blocks(narrow):
             yield from _values(k, rows[rows[:, KEY] != 0])
         for rows in _blocks(wide[LOOKED + 1 :]):
             counters = rows[:, self._head :].view(np.uint32)
-            is_small = counters.max(axis=1, initial=0) < 256  # those that were wide only for some time
+            is_small = counters.max(axis=1, initial=0) < 256  # these need not be wide any more
             counters = counters[is_small].astype(np.uint8).view(np.int64)
             yield from _values(k, np.concatenate([rows[is_small, : self._head], counters], axis=1))
             yield from _values(k, rows[~is_small])
@@ -140,7 +140,7 @@ def _totals_of(table: WindowTable) -> bytes:
 
 
 def _fill(rows: NDArray[np.int64], records: Mapping[bytes, bytes]) -> None:
-    """Write records as rows."""
+    """Writes records as rows."""
     if records:
         names = np.frombuffer(b"".join(records), np.uint8).reshape(len(records), 10)
         rows[:, KEY] = np.ascontiguousarray(names[:, 2:]).view(np.int64)[:, 0]
@@ -164,30 +164,30 @@ def _names(k: int, keys: NDArray[np.uint64] | NDArray[np.int64]) -> list[bytes]:
 
 
 WINDOW_FILE = re.compile(r"window-[0-9]{2,}\.safetensors")
-"""The names that such files have."""
+"""The names of the files of windows."""
 
 
 def window_files(spec: FeatureSpec) -> list[str]:
-    """Their names, for the windows of `spec`."""
+    """The file names for the windows of `spec`."""
     return [f"window-{k:02d}.safetensors" for k in range(len(spec.windows))]
 
 
 def write_windows(windows: Windows, folder: Path, beside: Path) -> list[str]:
-    """Write the files into `folder`, as readable as the file `beside`; returns their names.
+    """Writes the files into `folder`, with the permissions of the file `beside`; returns their names.
 
     Raises OSError and SafetensorError.
     """
     names = window_files(windows.spec)
     for k, name in enumerate(names):
         save_file(windows.arrays(k), folder / name, {"window": _identity(windows.spec, k)})
-        shutil.copymode(beside, folder / name)  # safetensors keeps its files from other users
+        shutil.copymode(beside, folder / name)  # safetensors makes files that other users cannot read
     return names
 
 
 def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
     """The windows of `spec` from the files in the folder of a data set or model: see `read_windows`.
 
-    Raises DataError also when files are missing, or are not those that the manifest names.
+    Raises DataError also if files are missing, or are not those that the manifest names.
     """
     try:
         sums = json.loads((folder / MANIFEST).read_bytes()).get("sha256", {})
@@ -202,7 +202,7 @@ def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
     def read(name: str) -> bytes:
         if name not in sums:
             raise DataError(
-                f"{folder}: it has fewer windows than the spec; give what was made with the same."
+                f"{folder}: it has fewer windows than the spec; give one that was made with the same windows."
             )
         return read_verified(folder / name, sums[name], "make it again")
 
@@ -212,7 +212,7 @@ def load_windows(spec: FeatureSpec, folder: Path) -> Windows:
 def read_windows(spec: FeatureSpec, read: Callable[[str], bytes], where: str) -> Windows:
     """The windows that were written for `spec`; `read` returns the content of a file by its name.
 
-    Raises DataError, which begins with `where`, for files of other windows, and for damaged ones.
+    Raises DataError, which begins with `where`, for damaged files and those of other windows.
     """
     windows = Windows(spec)
     for k, name in enumerate(window_files(spec)):
@@ -237,7 +237,7 @@ def identity_of(spec: FeatureSpec) -> str:
 
 
 def difference(there: str, here: str) -> str:
-    """In which settings two identities differ."""
+    """How the settings of two identities differ, for messages."""
     before, now = json.loads(there), json.loads(here)
     if len(before) != len(now):
         return f"there are {len(before)} windows and here {len(now)}"

@@ -35,27 +35,27 @@ from ctr.features.windows.ring_kernels import (
 from ctr.features.windows.row_kernels import WindowRows
 
 Features = tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]
-"""The buckets of the features of rows, uint64[f, n]; which there are, bool[f, n]; which rows are late."""
+"""Feature buckets of rows, uint64[f, n]; which features are present, bool[f, n]; which rows are late."""
 
 _BEGINNING = -(1 << 61)
-"""The latest time, in microseconds, before there was a row."""
+"""The latest time, in microseconds, before the first row."""
 _FULL = 0.7
-"""Share of the places of the hash table that may be taken."""
+"""The share of the hash table that may be in use."""
 _GROWTH = 1.25
 _LEAST = 1 << 12
 _SWEEPS = 8
-"""So many times in the time that a key is kept, those that have expired are dropped."""
+"""How often expired keys are dropped within the time after which a key expires."""
 _NARROW = 256
 _NAMES = ("keys", "last", "rows", "clicks", "sums")
 
 
 class WindowTable:
-    """Records by key: see `ring_kernels`. Not for several threads at the same time."""
+    """Records by key: see `ring_kernels`. Not thread-safe."""
 
     layout: Layout
 
     def __init__(self, layout: Layout, least: int = _LEAST) -> None:
-        """An empty table, which grows by at least so many keys at a time."""
+        """An empty table, which grows by at least `least` keys at a time."""
         self.layout = layout
         numbers, spans = layout.numbers, len(layout.spans)
         counters = int(numbers.plane) * (2 if numbers.with_clicks else 1)
@@ -74,7 +74,7 @@ class WindowTable:
         self._swept = _BEGINNING
 
     def features(self, rows: WindowRows, *, take_in: bool) -> Features:
-        """The features of rows. With `take_in`, each is added once these are known, before the next row."""
+        """The features of rows. With `take_in`, each row is added after that, before the next row."""
         size, seen = rows.keys.size, (rows.keys, rows.times, rows.timed)
         buckets = np.zeros((self._features, size), np.uint64)
         present = np.zeros((self._features, size), np.bool_)
@@ -87,12 +87,12 @@ class WindowTable:
         return buckets, present, late
 
     def add_clicks(self, rows: WindowRows) -> int:
-        """Add a click to rows that were added without; how many of them have a known key."""
+        """Adds a click to rows that were added without; returns how many of them have a known key."""
         return int(add_clicks(self.layout, self._ready(rows.keys.size), rows.keys, rows.times, rows.timed))
 
     @property
     def _records(self) -> Records:
-        """For kernels that add nothing: see `_ready`."""
+        """The arrays, for kernels that add no key; for others, see `_ready`."""
         head, (clock, masks) = self._head, self._of_time
         return Records(
             self._sizes,
@@ -111,21 +111,21 @@ class WindowTable:
 
     @property
     def end(self) -> int:
-        """As `latest`, and before the first row a time before all others."""
+        """As `latest`; before the first row, a time before all others."""
         return int(self._sizes[3])
 
     @property
     def keys(self) -> int:
-        """How many keys it has, including expired ones that are not dropped yet."""
+        """The number of keys, including expired ones that are not dropped yet."""
         return int(self._sizes[0])
 
     @property
     def bytes(self) -> int:
-        """How much memory its arrays take."""
+        """The memory of its arrays."""
         return self._table.nbytes + self._narrow.nbytes + self._wide.nbytes
 
     def _ready(self, rows: int) -> Records:
-        """Its arrays, with space for so many more rows with any keys."""
+        """The arrays, with space for `rows` more rows with any keys."""
         if self._sizes[3] - self._swept > self.layout.numbers.expires // _SWEEPS:
             self._sweep()
         size = self._table.size
@@ -138,9 +138,9 @@ class WindowTable:
         return self._records
 
     def _grown(self, records: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-        """The same array, or a longer one."""
+        """`records`, enlarged if necessary."""
         if rows > len(records):
-            # Where there is nothing else that looks at it, memory is moved by the system and not copied.
+            # With nothing else that refers to it, the system moves memory without a copy.
             size = max(int(_GROWTH * len(records)), rows, self._least)
             records.resize((size, records.shape[1]), refcheck=False)
         return records
@@ -150,7 +150,7 @@ class WindowTable:
         self._sweep()
         wide = self._read(self._wide[: int(self._sizes[2])], np.uint32)
         small = np.maximum.reduce([array.max(axis=1, initial=0) for array in wide[2:4]]) < _NARROW
-        small[: LOOKED + 1] = False  # those that were wide only for some time
+        small[: LOOKED + 1] = False  # `small` are those that need not be wide any more
         narrow = self._read(self._narrow[: int(self._sizes[1])], np.uint8)
         if small.any():
             narrow = [
@@ -178,18 +178,18 @@ class WindowTable:
         ]
 
     def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replaces the content by `arrays` of a table of the same window; others raise ValueError."""
+        """Replaces the content by `arrays` of a table of the same window. Raises ValueError for others."""
         if _kinds(arrays) != _kinds(self.arrays()):
             raise ValueError("its arrays are not those of this window")
         narrow, wide = ([arrays[f"{size}.{name}"] for name in _NAMES] for size in ("narrow", "wide"))
-        every = np.sort(np.concatenate([narrow[0], wide[0]]))
+        keys = np.sort(np.concatenate([narrow[0], wide[0]]))
         latest = int(arrays["latest"].max(initial=_BEGINNING))
         if (
             arrays["latest"].shape != (1,)
             or any(len({len(array) for array in part}) > 1 for part in (narrow, wide))
-            or every[:1].tolist() != [0]  # the key of the totals
+            or keys[:1].tolist() != [0]  # the key of the totals
             or wide[0][TOTALS] != 0
-            or (every[1:] == every[:-1]).any()
+            or (keys[1:] == keys[:-1]).any()
             or (np.concatenate([narrow[1], wide[1]]) > latest).any()
         ):
             raise ValueError("its arrays do not fit together")
@@ -208,7 +208,7 @@ class WindowTable:
         return self._narrow[: int(self._sizes[1])], self._wide[: int(self._sizes[2])]
 
     def adopt(self, latest: int, narrow: NDArray[np.int64], wide: NDArray[np.int64]) -> None:
-        """Replace the content by these rows, of distinct keys; expired ones are dropped."""
+        """Replaces the content by these rows, whose keys are distinct; expired ones are dropped."""
         self._sizes[:] = [0, len(narrow), len(wide), latest]
         self._narrow, self._wide = narrow, wide
         self._of_all[0][:] = _BEGINNING
@@ -219,25 +219,25 @@ class WindowTable:
         self._swept = latest
 
     def reach(self, latest: int) -> None:
-        """There was a row at this time, whatever its key."""
+        """Notes that there was a row at this time, of any key."""
         self._sizes[3] = max(int(self._sizes[3]), latest)
 
     def move_totals(self, time: int) -> None:
-        """Have the record of all keys end at this time, or later."""
+        """Moves the record of all keys on to this time, unless it ends later."""
         move_totals(self.layout, self._records, np.int64(time))
 
     def _sweep(self) -> None:
-        """Drop the keys that have expired."""
+        """Drops expired keys."""
         self._swept = int(self._sizes[3])
         self._enter(self._table.size)
 
     def _enter(self, size: int) -> None:
-        """Rebuild the hash table with this size, without expired keys."""
+        """Rebuilds the hash table with this size, without expired keys."""
         if size == self._table.size:
             self._table[:] = 0
         else:
             self._table = np.zeros(size, np.uint64)
-        # A row that comes late by the slack may still look at a key that has expired for the others.
+        # A row that is late, within the slack, may still need a key that has expired for others.
         numbers = self.layout.numbers
         oldest = max(int(self._sizes[3]) - int(numbers.expires + numbers.slack), _BEGINNING)
         keep_later(self._sizes, self._table, self._narrow, self._wide, oldest)
@@ -249,7 +249,7 @@ def layout_of(window: Window) -> Layout:
     decays = np.arange(len(looks)) >= len(window.spans)
     lengths = np.array([microseconds(span) // PARTS for span in looks], np.int64)
     delay, slack = microseconds(window.delay or "0s"), microseconds(window.slack)
-    # The parts that a row looks at, those that the latest rows may be ahead of it, and those whose clicks are
+    # The parts that a row sees, those by which the latest rows may be ahead of it, and those whose clicks are
     # not known yet.
     rings = np.where(decays, 1, PARTS) + -(-slack // lengths)
     rings += 1 - (-delay // lengths) if window.with_clicks else 0
@@ -279,7 +279,7 @@ def layout_of(window: Window) -> Layout:
 
 
 def _decay() -> NDArray[np.float64]:
-    """float64[1024]: 2 ** (-k / 16), of square roots and products alone, which all machines compute alike."""
+    """float64[1024]: 2 ** (-k / 16), from square roots and products, which all machines compute alike."""
     decay = np.ones(64 * PARTS)
     root = 0.5
     for bit in (8, 4, 2, 1):

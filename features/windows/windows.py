@@ -1,4 +1,4 @@
-"""`Windows`: the earlier rows that the windows of a spec keep, and the features they give a row."""
+"""`Windows`: the earlier rows that the windows of a spec remember, and the features that they give a row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ctr.features.windows.table import WindowTable, layout_of
 
 
 class ServedHistory(History, Protocol):
-    """A history of rows to which events are added; see `Windows`."""
+    """A history to which events are added while it serves; see `Windows`."""
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
         """Adds rows whose clicks are not known yet; returns how many count."""
@@ -32,7 +32,7 @@ def rows_of_windows(
     spec: FeatureSpec, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
 ) -> Iterator[WindowRows]:
     """What each window of the spec reads of these rows of `cells`."""
-    # Windows see rows of a source, chosen or not.
+    # Windows see all rows of a source, chosen or not.
     status = np.where(status == RowStatus.ELSEWHERE, np.uint8(0), status)
     read, label = Columns(cells, status, rows, columns), spec.label or ""
     for window in spec.windows:
@@ -44,9 +44,9 @@ def rows_of_windows(
 
 
 class Windows:
-    """The rows added so far, as far as the windows of `spec` look back.
+    """The rows added so far, as far back as the windows of `spec` look.
 
-    Any number of threads may use it; each call sees the rows of others completely or not at all.
+    Threads may share it; each call sees the rows of other calls completely or not at all.
     """
 
     def __init__(self, spec: FeatureSpec, tables: Sequence[WindowTable] | None = None) -> None:
@@ -67,9 +67,9 @@ class Windows:
     ) -> list[Buckets]:
         """The features of these rows of `cells`, in the order of the spec's window fields.
 
-        They depend on the rows added before. With `take_in`, each row is added once its features are known,
-        with its label if `columns` has that, and so counts for the rows after it. Bad rows are left out; a
-        row that is earlier than the slack allows has `RowStatus.LATE` as its problem.
+        They depend on the rows added before. With `take_in`, each row is added after its features are known,
+        with its label if `columns` has it, and so counts for later rows. Bad rows are skipped; a row that is
+        earlier than the slack allows has the problem `RowStatus.LATE`.
         """
         features: list[Buckets] = []
         with self._lock:
@@ -81,10 +81,10 @@ class Windows:
         return features
 
     def take_in(self, cells: Cells, columns: Sequence[str], until: int | None = None) -> int:
-        """Adds rows whose clicks are not known yet; returns how many have a key and a time for a window.
+        """Adds rows whose clicks are not known yet; returns how many have a key and a time for some window.
 
-        All are added, or none. Raises DataError when a time is invalid, later than `until`, in microseconds
-        since 1970, or earlier than a row before it by more than the slack.
+        Adds all or none. Raises DataError if a time is invalid, later than `until` (in microseconds since
+        1970), or earlier than a row before it by more than the slack.
         """
         counted = np.zeros(len(cells), np.bool_)
         with self._lock:
@@ -115,24 +115,24 @@ class Windows:
     def keys_in(
         self, cells: Cells, status: NDArray[np.uint8], columns: Sequence[str], rows: slice
     ) -> list[NDArray[np.uint64]]:
-        """The keys of rows, each once, for each window: uint64[k]."""
+        """The distinct keys of rows, for each window: uint64[k]."""
         read = Columns(cells, status, rows, columns)
         keys_by_window = [np.unique(_keys(read, window, self.spec)) for window in self.spec.windows]
         return [keys[keys != NO_KEY] for keys in keys_by_window]
 
     def arrays(self, k: int) -> dict[str, NDArray[Any]]:
-        """The content of the window numbered `k`; `restore` reads it back."""
+        """The content of window number `k`; `restore` reads it back."""
         with self._lock:
             return self.tables[k].arrays()
 
     def restore(self, k: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the content of that window. Raises ValueError for arrays of another window."""
+        """Replaces the content of that window. Raises ValueError for arrays of another window."""
         with self._lock:
             self.tables[k].restore(arrays)
 
     @property
     def keys(self) -> int:
-        """How many keys all windows together have."""
+        """The number of keys of all windows together."""
         return sum(table.keys for table in self.tables)
 
     @property
@@ -142,7 +142,7 @@ class Windows:
 
 
 def _keys(read: Columns, window: Window, spec: FeatureSpec) -> NDArray[np.uint64]:
-    """uint64[rows]; NO_KEY where a part of it is missing."""
+    """uint64[rows]; NO_KEY if a part of the key is missing."""
     keys = np.full(len(read[window.key[0]]), max(seed_of(window.name, spec), 1), np.uint64)
     for name in window.key:
         hash_key_part(read[name].text, keys)
@@ -150,7 +150,7 @@ def _keys(read: Columns, window: Window, spec: FeatureSpec) -> NDArray[np.uint64
 
 
 def _unsound(window: Window, table: WindowTable, rows: WindowRows, until: int | None) -> tuple[int, str]:
-    """The first row whose time does not allow to add it, and why; no reason: all can be added."""
+    """The first row whose time is not acceptable, and why; an empty reason if all rows can be added."""
     latest = np.where(rows.timed, rows.times, np.iinfo(np.int64).min)
     before = np.maximum(np.maximum.accumulate(latest), table.end)
     late = rows.timed & (rows.times < before - table.layout.numbers.slack)
