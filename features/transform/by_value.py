@@ -1,4 +1,4 @@
-"""`ByValue`: the features of columns whose distinct texts are known, each of which is hashed once."""
+"""`ByValue`: features of columns with dictionaries; each distinct text is hashed once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ctr.features.transform.plan_kernels import ValueTables
 
 
 class _Table(NamedTuple):
-    """What a field makes of each text of a dictionary."""
+    """The features that a field makes of the texts of a dictionary."""
 
     texts: Texts
     slots: Slots
-    """0 where a text makes no feature."""
+    """0 where a text has no feature."""
     hashes: NDArray[np.uint64]
     present: NDArray[np.bool_]
     is_sound: bool
-    """Whether none of them is bad."""
+    """Whether none of the texts is a bad value."""
 
 
 class _CachedTables(NamedTuple):
-    """What the fields made of the latest dictionaries."""
+    """The tables of the latest dictionaries."""
 
     dictionaries: Mapping[int, Texts]
     of_fields: Mapping[int, _Table]
@@ -38,13 +38,13 @@ class _CachedTables(NamedTuple):
 
 
 class ByValue:
-    """What fields with at most one feature make of coded columns. May be shared by threads."""
+    """Features of coded columns, for fields with at most one feature. May be shared by threads."""
 
     def __init__(
         self, fields: Sequence[FieldFeatures], columns: Sequence[int], bits: int, crossed: Container[str]
     ) -> None:
-        """`columns`: of each field, its column if that is in the spec's `by_value`, or else -1; `crossed`:
-        the names of those in crosses, which need hashes, too."""
+        """`columns`: for each field, its column if the spec's `by_value` has it, otherwise -1; `crossed`: the
+        names of fields in crosses, which need hashes as well."""
         self._fields = fields
         self._columns = columns
         self._mask, self._slot_dtype = np.uint64((1 << bits) - 1), slot_dtype(bits)
@@ -52,14 +52,14 @@ class ByValue:
         self._thread = threading.local()
 
     def of(self, cells: CodedCells) -> ValueTables | None:
-        """What the fields of the coded columns make of the cells.
+        """The tables of the fields that read coded columns, with the codes of these cells.
 
-        None if the cells have to be read one by one: a dictionary has a bad value, which is reported with its
-        row, or something else reads its column, too.
+        None if the cells must be read one by one: a dictionary has a bad value, which is reported with its
+        row, or a coded column is not in the spec's `by_value`.
         """
         cached: _CachedTables | None = getattr(self._thread, "cached", None)
         dictionaries = cells.columns.dictionaries
-        if cached is None or cached.dictionaries != dictionaries:  # texts are only equal to themselves
+        if cached is None or cached.dictionaries != dictionaries:  # `Texts` compare by identity
             before = {} if cached is None else cached.of_fields
             cached = self._thread.cached = self._look_up(dictionaries, before)
         if cached.joined is None:

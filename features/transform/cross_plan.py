@@ -14,7 +14,7 @@ from ctr.features.transform.plan_kernels import CrossPlan, ListCrossPlan
 
 
 def cross_plans(spec: FeatureSpec, names: Sequence[str]) -> tuple[CrossPlan, ListCrossPlan]:
-    """Crosses of single values, and those with a field of several; `names`: the fields with single ones."""
+    """Crosses of single values, and crosses with a list; `names`: the fields with a single value."""
     lists = [field.name for field in spec.all_fields if field.several]
     places = {name: f for f, name in enumerate(names)} | {name: -1 - b for b, name in enumerate(lists)}
     single = [cross for cross in spec.crosses if not set(lists) & set(cross.of)]
@@ -40,9 +40,9 @@ def names_as_written(spec: FeatureSpec) -> list[str]:
 
 
 def most_of_lists(plan: ListCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.float64]:
-    """How many features each row can have of the lists with these `bounds`, and of their crosses.
+    """The most features that each row can have from the lists with these `bounds` and from their crosses.
 
-    float64[rows]: it may be more than an int64 can hold.
+    float64[rows], as an int64 may be too small.
     """
     sizes = np.diff(bounds).astype(np.float64)
     most: NDArray[np.float64] = sizes.sum(axis=0)
@@ -50,8 +50,8 @@ def most_of_lists(plan: ListCrossPlan, bounds: NDArray[np.int64]) -> NDArray[np.
         combinations = np.ones_like(most)
         for i in range(first, last):
             if plan.parts[i] < 0:
-                # Of n values k are chosen: n / 1 * (n - 1) / 2 * ...; the last of them comes first here.
-                left = sizes[-1 - plan.parts[i]] - plan.behind[i]
-                combinations *= np.maximum(left, 0) / (plan.behind[i] + 1)
+                # Combinations of k of n values: n / 1 * (n - 1) / 2 * ...; here, the last factor comes first.
+                choices = sizes[-1 - plan.parts[i]] - plan.behind[i]
+                combinations *= np.maximum(choices, 0) / (plan.behind[i] + 1)
         most += combinations
     return most

@@ -1,4 +1,4 @@
-"""`FieldFeatures`: from a column to the hashed features of one field, also where a value is missing."""
+"""`FieldFeatures`: from a column to the hashed features of one field, including missing values."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ctr.features.transform.field_kernels import complete
 
 
 class FieldFeatures:
-    """A field of a spec, with what it has learnt, made ready to run."""
+    """A field of a spec and what it has learnt, ready to run."""
 
     def __init__(self, field: InputField, seed: int, learnt: Arrays) -> None:
-        """`seed`: of the field's hashes. Raises SpecError if the constant for missing values is no value."""
+        """`seed`: of the field's hashes. Raises SpecError if the constant for missing values is invalid."""
         self.field = field
         self.seed = seed
         self._learnt = learnt
         self.missing, self._missing_values = self._of_missing()
-        """uint64[k], and float32[k]: the features of a missing value, at most one unless it has `several`."""
+        """uint64[k] and float32[k]: the features of a missing value; at most one, unless it has `several`."""
 
     def make(self, column: Column) -> Buckets | HashedTokens | TokenCounts:
-        """What the field's step makes of its column; missing values are as the step leaves them."""
+        """Applies the field's step to its column; `write` and `filled` add features for missing values."""
         return STEPS[self.field.step].make(self.field, column, self.seed, self._learnt)
 
     def write(
         self, features: Buckets | HashedTokens, hashes: NDArray[np.uint64], present: NDArray[np.bool_]
     ) -> None:
-        """Writes their hashes, and what stands for missing values; `present`: which rows have a feature."""
+        """Writes the features' hashes, also for missing values; `present`: which rows have a feature."""
         keeps = self.missing.size > 0
         missing = self.missing[0] if keeps else np.uint64(0)
         words, are_there, _ = features
@@ -39,7 +39,7 @@ class FieldFeatures:
         complete(words, are_there, is_hashed, seed, keeps, missing, hashes, present)
 
     def filled(self, tokens: TokenCounts, status: NDArray[np.uint8]) -> TokenCounts:
-        """`tokens` with what stands for missing values in the rows that lack one; `status` as in `Column`."""
+        """`tokens`, with the features of a missing value in rows without a value; `status` as in `Column`."""
         if not self.missing.size:
             return tokens
         empty = np.diff(tokens.bounds) == 0 if tokens.missing is None else tokens.missing
@@ -73,7 +73,7 @@ class FieldFeatures:
                 word = hash_bytes(word.to_bytes(8, "little"), self.seed)
             hashes = [word] if is_there else []
             features = np.array(hashes, np.uint64), np.ones(len(hashes), np.float32)
-        # One that is rare may be dropped as other rare values are.
+        # A field that learns may drop a rare constant, as it drops other rare values.
         if constant.problem[0] or not (is_there or field.learns):
             kind = "number" if isinstance(field, NumberField) else "value of such a field"
             raise SpecError(

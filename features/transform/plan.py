@@ -1,4 +1,4 @@
-"""What a `Transform` hands to its kernels: the spec as arrays, and what was made column by column."""
+"""What a `Transform` passes to its kernels: the spec as arrays, and features made column by column."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ctr.features.transform.plan_kernels import (
 )
 
 TILED = frozenset({"category", "log", "edges"})
-"""The steps that kernels do tile by tile, as fast as cells can be read; all others are done by column."""
+"""The steps that kernels run tile by tile, as fast as they read cells; all others run by column."""
 
 
 def seed_of(name: str, spec: FeatureSpec) -> int:
@@ -44,10 +44,10 @@ def plan_of(
     *,
     with_label: bool,
 ) -> Plan:
-    """The arrays of `spec`, for cells of these columns without the `coded` ones.
+    """The arrays of `spec`, for cells with these columns except the `coded` ones.
 
-    `every`: the fields with at most one feature. Without label, label and weight are not read, though
-    columns may have them.
+    `every`: the fields with at most one feature. Without label, neither label nor weight is read, even if
+    `columns` has them.
     """
     fields = [each.field for each in every]
     cells = [column for column in columns if column not in coded]
@@ -79,23 +79,23 @@ def plan_of(
 
 
 class Step(NamedTuple):
-    """What a field makes of some rows."""
+    """The features that a field makes of some rows."""
 
     field: FieldFeatures
     column: int
-    """The one that it read."""
+    """The column that it read."""
     features: Buckets | HashedTokens | TokenCounts
-    """Of lists, also what stands for missing ones."""
+    """Of lists, including the features of missing values."""
 
 
 def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatures:
-    """What fields make of the rows from `first` on, in their order."""
+    """Features of the rows from `first` on, for fields with at most one; problems of all fields."""
     single = [(field, features) for field, _, features in steps if not isinstance(features, TokenCounts)]
     hashes, present = np.empty((len(single), rows), np.uint64), np.empty((len(single), rows), np.bool_)
     for k, (field, features) in enumerate(single):
         field.write(features, hashes[k], present[k])
     problem, bad_column = np.zeros(rows, np.uint8), np.zeros(rows, np.int32)
-    # In reverse, so that of several bad columns in a row, that of the first field is reported.
+    # In reverse, so that of several bad columns in a row, the first field's is reported.
     for _, column, field_features in reversed(steps):
         bad = np.flatnonzero(field_features.problem)
         problem[bad], bad_column[bad] = field_features.problem[bad], column
@@ -103,7 +103,7 @@ def column_features(first: int, rows: int, steps: Sequence[Step]) -> ColumnFeatu
 
 
 def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
-    """And of the fields with any number of features; None without such fields."""
+    """Features of the same rows, for fields with any number of them; None without such fields."""
     lists = [features for _, _, features in steps if isinstance(features, TokenCounts)]
     if not lists:
         return None
@@ -117,7 +117,7 @@ def feature_lists(first: int, steps: Sequence[Step]) -> FeatureLists | None:
 
 
 def scratch_of(plan: Plan) -> Scratch:
-    """Room for the tiles of `plan`."""
+    """Scratch for the tiles of `plan`."""
     fields, crosses = plan.seeds.size, plan.crosses.seeds.size
     starts = (plan.crosses.starts, plan.list_crosses.starts)
     widest = max((int(size) for each in starts for size in np.diff(each)), default=0)

@@ -41,7 +41,7 @@ _REASONS = {
     RowStatus.LATE: "earlier than a row before it, by more than the slack of a window",
 }
 _TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
-"""Of one of the several features in a cell."""
+"""Problems of one of several features in a cell."""
 
 
 def explain(
@@ -60,7 +60,7 @@ def explain(
 def _explain_time(
     spec: FeatureSpec, columns: Sequence[str], cells: Cells, row: int, status: RowStatus, column: int
 ) -> tuple[str, str]:
-    """As `explain`, of a column that a field or window reads as times, and that has none in this row."""
+    """As `explain`, for a column that a field or window reads as times, without a valid time in this row."""
     of_row = Columns(cells, np.zeros(len(cells), np.uint8), slice(row, row + 1), columns)
     fields = [field for field in spec.fields if isinstance(field, TimeField)]
     read = [(column_of(f), f.since_column, f.format) for f in fields]
@@ -70,6 +70,6 @@ def _explain_time(
         if columns.index(at) != column or name is None:
             continue
         if of_row[name].times(time_format).problem[0]:
-            met, expected = cells.text(row, columns.index(name)), expected_time(time_format)
-            return f"column {name!r}: {met!r} is no time; expected {expected}", f"column {name!r}: no time"
+            text, expected = cells.text(row, columns.index(name)), expected_time(time_format)
+            return f"column {name!r}: {text!r} is no time; expected {expected}", f"column {name!r}: no time"
     raise ValueError("this row is not bad")

@@ -1,4 +1,4 @@
-"""`Transform`: cells -> batch, the one way from raw values to slots, for training and serving alike."""
+"""`Transform`: cells -> batch, the only way from raw values to slots, for training and serving alike."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ class _Route(NamedTuple):
 
 
 class Transform:
-    """A spec made ready to run. Immutable but for its history; may be shared by threads."""
+    """A spec, ready to run. Immutable except for its history; may be shared by threads."""
 
     spec: FeatureSpec
     with_label: bool
     with_fields: bool
     columns: tuple[str, ...]
-    """The columns that `Cells` must have: label and weight (if wanted), those of the fields, and `also`."""
+    """The columns that `Cells` must have: label and weight (with `with_label`), fields, and `also`."""
     layout: BatchLayout
     """Of its batches."""
     numbers: frozenset[str]
-    """Those that no field reads as categories."""
+    """Columns that no field reads as categories."""
     lists: frozenset[str]
-    """Those whose values may be lists."""
+    """Columns whose values may be lists."""
     ignored: frozenset[str]
     """Further columns that rows given as mappings may have."""
 
@@ -84,14 +84,14 @@ class Transform:
         take_in: bool = False,
         also: Sequence[str] = (),
     ) -> None:
-        """Without label, neither label nor weight is read: for examples that are to be predicted.
+        """Without label, neither label nor weight is read: for examples to be predicted.
 
-        `with_fields`: batches say which field each feature is of, unless there are more than field ids.
-        `history`: what the features of windows come from; without, an example has none of them. `take_in`:
-        each row counts for the rows after it, with its label if that is among the columns. `also`: columns
-        that cells have, though nothing is made of them here.
+        `with_fields`: batches say which field each feature belongs to, unless there are more fields than
+        field ids. `history`: where window features come from; without it, examples have none. `take_in`: each
+        row counts for later rows, with its label if that is among the columns. `also`: further columns of the
+        cells, which are not used here.
 
-        Raises SpecError if the spec has to learn from data first, or a constant for missing values is none.
+        Raises SpecError if the spec must learn from data first, or a constant for missing values is invalid.
         """
         self.spec = spec
         self.with_label = with_label
@@ -99,9 +99,9 @@ class Transform:
         self.layout = BatchLayout.of(spec, with_label=with_label, with_fields=self.with_fields)
         self.history = history
         self._take_in = take_in
-        wanted = [spec.label_column, spec.weight_column] if with_label else []
-        wanted += [*spec.columns, *also]
-        self.columns = tuple(dict.fromkeys(column for column in wanted if column is not None))
+        columns = [spec.label_column, spec.weight_column] if with_label else []
+        columns += [*spec.columns, *also]
+        self.columns = tuple(dict.fromkeys(column for column in columns if column is not None))
         learnt = learnt_of(spec)
         if learnt is None:
             name = next(field.name for field in spec.all_fields if field.learns)
@@ -156,9 +156,9 @@ class Transform:
     ) -> int:
         """Transforms the rows from `first_row` on into `builder`, until they end or it is full.
 
-        Rows whose `status` (uint8[rows], a RowStatus) is not OK already are skipped; their cells may
-        be anything. A row that fails adds nothing: its status is set, and `column` (int32[rows], an index
-        into `columns`) tells where. Returns the next row to do.
+        Rows whose `status` (uint8[rows], a RowStatus) is not OK are skipped; their cells may be anything. A
+        bad row adds nothing: its status is set, and `column` (int32[rows], an index into `columns`) says
+        where the problem is. Returns the next row to transform.
         """
         tables, coded = None, frozenset[str]()
         if isinstance(cells, CodedCells):
@@ -208,7 +208,7 @@ class Transform:
         return row
 
     def _route(self, coded: frozenset[str]) -> _Route:
-        """Of cells without the `coded` columns."""
+        """For cells without the `coded` columns."""
         if coded not in self._routes:
             self._routes[coded] = _Route(
                 columns=tuple(column for column in self.columns if column not in coded),
@@ -223,7 +223,7 @@ class Transform:
 
     @property
     def _scratch(self) -> Scratch:
-        """Of this thread."""
+        """One per thread."""
         if not hasattr(self._thread, "scratch"):
             self._thread.scratch = pack(scratch_of(self._route(frozenset()).plan))
         scratch: Scratch = self._thread.scratch
@@ -232,10 +232,10 @@ class Transform:
     def _by_column(
         self, route: _Route, cells: Cells, status: NDArray[np.uint8], first: int, builder: BatchBuilder
     ) -> tuple[int, ColumnFeatures | None, FeatureLists | None]:
-        """Where the next rows end, and what is made of their columns before the kernels run."""
+        """Where the next rows end, and their features that are made before the kernels run."""
         if not route.by_column:
             return len(cells), None, None
-        good = np.flatnonzero(status[first:] == 0)  # those that may take room
+        good = np.flatnonzero(status[first:] == 0)  # rows that may go into the builder
         last = len(cells) if good.size < builder.spare_rows else first + int(good[builder.spare_rows - 1]) + 1
         columns = Columns(cells, status, slice(first, last), route.columns)
         windows: Iterator[Buckets] = iter(())
@@ -259,10 +259,10 @@ class Transform:
         return last, by_column, lists
 
     def _require_capacity(self, plan: Plan, by_column: ColumnFeatures, lists: FeatureLists) -> int:
-        """How many features these rows can have; notes in `by_column` those of which one has too many."""
+        """The most features that these rows can have; marks rows with too many of them in `by_column`."""
         others = self.spec.features_per_example
         most = others + most_of_lists(plan.list_crosses, lists.bounds)
-        if self.spec.fields:  # what data that carries its own features has is what it is to have
+        if self.spec.fields:  # no limit if data carries its own features
             too_many = np.flatnonzero((most > self.spec.most_features) & (by_column.problem == 0))
             longest = np.diff(lists.bounds[:, [too_many, too_many + 1]], axis=1)[:, 0].argmax(axis=0)
             by_column.problem[too_many] = RowStatus.FEATURES
@@ -270,9 +270,9 @@ class Transform:
         return int(most[by_column.problem == 0].sum())
 
     def apply(self, cells: Cells, most_features: int | None = None) -> Batch:
-        """All rows as a batch. Raises DataError naming row, column and value of the first bad one.
+        """All rows as a batch. Raises DataError, which names row, column and value of the first bad row.
 
-        `most_features`: with more than that it raises MoreFeaturesError, before it makes them.
+        `most_features`: raises MoreFeaturesError before making more features than this.
         """
         builder = BatchBuilder(self.layout, len(cells), most_features=most_features)
         status = np.zeros(len(cells), np.uint8)
@@ -286,11 +286,10 @@ class Transform:
         return builder.last()
 
     def apply_rows(self, rows: Sequence[Mapping[str, object]]) -> Batch:
-        """Rows that came as mappings of column names to values, such as JSON objects, as a batch.
+        """Rows given as mappings from column names to values, such as JSON objects, as a batch.
 
-        Columns that no feature needs may be there, if the spec names them: as label, as weight, in
-        `source.columns` or in `source.ignore`. Raises DataError as `apply` and
-        `cells_of_rows` do.
+        Columns that no feature needs are allowed if the spec names them: as label, as weight, in
+        `source.columns` or in `source.ignore`. Raises DataError as `apply` and `cells_of_rows` do.
         """
         return self.apply(self.cells_of(rows))
 
@@ -299,5 +298,5 @@ class Transform:
         return cells_of_rows(rows, self.columns, numbers=self.numbers, lists=self.lists, ignored=self.ignored)
 
     def explain(self, cells: Cells, row: int, status: int, column: int) -> tuple[str, str]:
-        """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; the same by kind."""
+        """What is wrong with a bad row, such as ``column 'I3': 'x' is not a number``; its kind of problem."""
         return explain(self.spec, self.columns, cells, row, RowStatus(status), column)
