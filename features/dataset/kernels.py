@@ -15,10 +15,10 @@ from ctr.jit import njit
 def is_sound(
     indptr: NDArray[np.int64], slots: NDArray[Any], indices: NDArray[np.uint32], last_slot: int
 ) -> bool:
-    """Whether no kernel that trusts this chunk could read or write outside its arrays.
+    """Whether kernels that trust this chunk stay within its arrays.
 
-    `indptr` must rise from 0 to the number of indices, `slots` strictly rise up to `last_slot` at most, and
-    every index be below the number of slots.
+    `indptr` must not decrease, from 0 to the number of indices; `slots` must increase strictly, up to
+    `last_slot` at most; every index must be less than the number of slots.
     """
     if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != indices.size:
         return False
@@ -38,7 +38,7 @@ def is_sound(
 
 @njit(nogil=True, cache=True)
 def mark_hashed(slots: NDArray[Any], words: NDArray[np.uint64]) -> None:
-    """Set, per slot, one bit of a bitmap of a power of two words, spread by a multiplicative hash."""
+    """Sets one bit per slot in a bitmap whose size is a power of two, spread by a multiplicative hash."""
     mask = np.uint64(words.size) * np.uint64(64) - np.uint64(1)
     for k in range(slots.size):
         x = np.uint64(slots[k]) * np.uint64(0x9E3779B97F4A7C15)
@@ -58,10 +58,10 @@ def number_templates(
     first_rows: NDArray[np.int64],
     numbers: NDArray[Any],
 ) -> int:
-    """Write the number of each row's template, in the order in which they turn up; return how many there are.
+    """Writes the number of each row's template, in the order of their first rows; returns how many there are.
 
-    `ids_bytes` are the bytes of `fields`. `table` is an open-addressing table of zeros, of a power of two
-    entries, more than there are rows. The first row of each template goes to `first_rows`.
+    `ids_bytes` are the bytes of `fields`. `table` is an open-addressing hash table of zeros; its size is a
+    power of two, larger than the number of rows. `first_rows` receives the first row of each template.
     """
     mask, count = np.uint64(table.size - 1), 0
     size = np.uint64(ids_bytes.size // max(fields.size, 1))
@@ -101,10 +101,10 @@ def follow_templates(
     starts: NDArray[np.int64],
     fields: NDArray[Any],
 ) -> bool:
-    """Write the field ids of each row; False if rows and templates do not fit together.
+    """Writes the field ids of each row; False if rows and templates do not fit together.
 
-    A template is as long as the first row that follows it. `starts` int64[rows + 1] is room for where each
-    begins.
+    A template is as long as the first row that has it. `starts` int64[rows + 1] is scratch for where each
+    template begins.
     """
     count, starts[0] = 0, 0
     for i in range(numbers.size):

@@ -1,4 +1,4 @@
-"""Comparing cells with a text."""
+"""Compares cells with a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _U0, _U1 = np.uint64(0), np.uint64(1)
 
 @njit(nogil=True, cache=True)
 def compare_texts(column: TextColumn, value: NDArray[np.uint8], order: NDArray[np.int8]) -> None:
-    """`order[i]` is -1, 0 or 1 as the text of row `i` is before, at or behind `value`, byte by byte."""
+    """`order[i]` becomes -1, 0 or 1: the text of row `i` is less than, equal to or greater than `value`."""
     buffer, starts, ends, status = column
     for i in range(starts.size):
         if status[i] != 0:

@@ -17,11 +17,11 @@ _U0, _U1 = np.uint64(0), np.uint64(1)
 def write_list_crosses(
     t: int, row: int, plan: Plan, lists: FeatureLists, scratch: Scratch, examples: Examples, end: np.uint64
 ) -> np.uint64:
-    """Writes the features of row `row` of the lists, row `t` of the tile, from `end` on; where they end.
+    """Writes the crosses of row `row` of the lists (row `t` of the tile) from `end` on; returns their end.
 
-    The values of one list that is there several times in a row are taken in the order of their hashes, so
-    that their order in the data does not matter, and a value is never crossed with an equal one. A feature
-    has the product of the values of its parts, times the scale of its cross.
+    If a cross has a list several times, the values of a combination are sorted by hash, so that their order
+    in the data does not matter; a value is never crossed with an equal one. The value of a feature is the
+    product of the values of its parts, times the scale of its cross.
     """
     crosses, combination = plan.list_crosses, scratch.combination
     before = plan.scales.size - crosses.seeds.size
@@ -53,7 +53,7 @@ def _first(
     present: NDArray[np.bool_],
     combination: Combination,
 ) -> bool:
-    """Goes to the first combination; False if there is none."""
+    """Sets the first combination; False if there is none."""
     for i in range(parts.size):
         part = parts[i]
         if part >= 0:
@@ -72,7 +72,7 @@ def _first(
 
 @njit(nogil=True, cache=True)
 def _next(row: int, parts: NDArray[np.int64], bounds: NDArray[np.int64], combination: Combination) -> bool:
-    """Goes on to the next combination, the last part first; False if that was the last."""
+    """Advances to the next combination, last part first; False if there is none."""
     i = parts.size - 1
     while i >= 0 and combination.at[i] + 1 >= combination.stop[i]:
         i -= 1
@@ -94,7 +94,7 @@ def _load(
     list_values: NDArray[np.float32],
     combination: Combination,
 ) -> tuple[bool, np.float32]:
-    """Loads the hashes of a combination; whether one list gives distinct ones; the product of values."""
+    """Loads the hashes of a combination; whether those of each list are distinct; the product of values."""
     hashes, value, distinct = combination.hashes, np.float32(1), True
     begin = 0
     for i in range(parts.size):

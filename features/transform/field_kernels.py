@@ -1,10 +1,10 @@
 """The cells of one field in a tile of rows -> the hashes of its features.
 
-Done in steps over arrays of shape (fields, TILE): load the text into words of 8 bytes, turn the words of
+The steps work on arrays of shape (fields, TILE): load the text into words of 8 bytes, turn the words of
 numbers into buckets, hash all words (`column_kernels` loads and hashes categories). Arithmetic on whole rows
-of TILE words runs in vector registers, and each step is done for all fields before the next one begins: a
-vector load right after the scalar stores of the same words waits for them (0.155 against 0.20 microseconds
-per Criteo row, field after field).
+of TILE words runs in vector registers. Each step runs for all fields before the next step begins, as a
+vector load right after scalar stores of the same words waits for them: 0.155 microseconds per Criteo row,
+against 0.20 with one field after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load_numbers(
     negative: NDArray[np.bool_],
     others: NDArray[np.uint64],
 ) -> None:
-    """Loads the cells of at most 8 characters after an optional minus; marks `others`."""
+    """Loads cells of at most 8 characters after an optional minus; marks all others in `others`."""
     buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
     size = np.uint64(buffer.size)
     for t in range(at.size):
@@ -57,7 +57,7 @@ def load_numbers(
 def parse_words(
     f: int, words: NDArray[np.uint64], lengths: NDArray[np.uint64], others: NDArray[np.uint64]
 ) -> bool:
-    """Replaces each word by the number that its first 0 to 8 bytes are; marks in `others` what is none.
+    """Replaces each word by the number in its first 0 to 8 bytes; marks in `others` words that are none.
 
     Returns whether any is marked, perhaps one beyond the rows of a tile that is not full.
     """
@@ -89,7 +89,7 @@ def log_buckets(
 def edge_buckets(
     n: int, f: int, edges: NDArray[np.float64], words: NDArray[np.uint64], negative: NDArray[np.bool_]
 ) -> None:
-    """Replaces each whole number by how many edges it has reached."""
+    """Replaces each whole number by the number of edges that it reaches."""
     for t in range(n):
         value = np.float64(np.int64(words[f, t]))
         words[f, t] = np.uint64(edge_bucket(-value if negative[f, t] else value, edges))
@@ -100,8 +100,8 @@ def keep_missing(
     n: int, f: int, missing: np.uint64, hashes: NDArray[np.uint64], present: NDArray[np.bool_]
 ) -> None:
     """Makes a feature of each missing value."""
-    # Stores without a condition: of `if not present[f, t]:` with a store to each array below it LLVM 22
-    # makes wrong code for Zen 4. The comparison with the reference in the tests finds it.
+    # Unconditional stores: with `if not present[f, t]:` before the stores, LLVM 22 generates wrong code
+    # for Zen 4. The tests that compare with the reference find it.
     for t in range(n):
         hashes[f, t] = hashes[f, t] if present[f, t] else missing
         present[f, t] = True
@@ -128,7 +128,7 @@ def hash_crosses(
     present: NDArray[np.bool_],
     parts: NDArray[np.uint64],
 ) -> None:
-    """Row `x` of `hashes` and `present` from the rows in `members`; `parts` is room for their hashes."""
+    """Row `x` of `hashes` and `present` from the rows in `members`; `parts` is scratch for their hashes."""
     for t in range(n):
         complete = True
         for i in range(members.size):
@@ -146,7 +146,7 @@ def find_slots(
     present: NDArray[np.bool_],
     slots: NDArray[Any],
 ) -> None:
-    """Row `f` of `slots` from that row of `hashes`: 0 where no feature is present, and only there."""
+    """Row `f` of `slots` from row `f` of `hashes`: 0 if and only if no feature is present."""
     for t in range(TILE):
         slot = hashes[f, t] & mask
         slots[f, t] = (slot + np.uint64(slot == _U0)) * np.uint64(present[f, t])
@@ -163,9 +163,9 @@ def complete(
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Writes the hashes of a whole column: of its words, unless these are hashes, and for missing values.
+    """Writes the hashes of a whole column: of its words, unless these are hashes, and of missing values.
 
-    `are_there`: which words are there; `present`: which rows have a feature.
+    `are_there`: which words are present; `present`: which rows have a feature.
     """
     for i in range(words.size):
         hashed = words[i] if is_hashed else xxh64_u64(words[i], seed)

@@ -1,7 +1,7 @@
 """The loops of `Transform`: cells of text -> slots.
 
-A tile of rows is worked on field by field (see `step_kernels`), so that what to do is decided once per
-field and tile; then its hashes are written out row by row.
+A tile of rows is processed field by field (see `step_kernels`), so that each field's step is chosen once per
+tile; then its slots are written row by row.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def transform_rows(
     examples: Examples,
     rows: int,
 ) -> tuple[int, int]:
-    """Appends the good rows of `first_row` to `last_row` (exclusive) to the `rows` first of `examples`.
+    """Appends the good rows from `first_row` to `last_row` (exclusive) to the first `rows` of `examples`.
 
-    Stops there or when these are full, and returns the next row and the number of examples. `starts` and
-    `ends` are those of `Cells`, row by row.
+    Stops when `examples` is full. Returns the next row and the number of examples. `starts` and `ends` are
+    those of `Cells`, row by row.
 
-    `by_column`, `lists` and `tables` are None where a spec does not need them: no code is made for them.
+    `by_column`, `lists` and `tables` are None if the spec does not need them: no code is compiled for them.
     """
     numbers, at, width = scratch.numbers, scratch.at, np.uint64(plan.columns.size)
     capacity = examples.indptr.size - 1
@@ -80,7 +80,7 @@ def transform_rows(
 
 @njit(nogil=True, cache=True)
 def _note_problems(tile: Tile, by_column: ColumnFeatures) -> None:
-    """Marks the rows that are bad for fields which came before."""
+    """Marks rows that were found bad when features were made column by column."""
     for row in tile.numbers:
         if tile.status[row] == RowStatus.OK and by_column.problem[row - by_column.first] != 0:
             tile.status[row] = by_column.problem[row - by_column.first]
@@ -91,7 +91,7 @@ def _note_problems(tile: Tile, by_column: ColumnFeatures) -> None:
 def _write_rows(
     tile: Tile, plan: Plan, lists: FeatureLists | None, scratch: Scratch, examples: Examples, rows: int
 ) -> int:
-    """Writes the tile's good rows after the first `rows`; their labels and weights move up over bad ones."""
+    """Writes the tile's good rows after the first `rows`; labels and weights move up over bad rows."""
     indptr, slots, values, fields = examples.indptr, examples.slots, examples.values, examples.fields
     labels, weights, of_tile = examples.labels, examples.weights, scratch.slots
     features = np.uint64(of_tile.shape[0])
@@ -115,8 +115,8 @@ def _write_rows(
         u = np.uint64(t)
         for f in range(features):
             slot = of_tile[f, u]
-            # Written even if there is none, and then overwritten: cheaper than a branch (kept in bounds by
-            # the row's room for all its features).
+            # If there is no feature, this is overwritten: cheaper than a branch (and in bounds, as each row
+            # has room for all its features).
             slots[end] = slot
             if has_values:
                 values[end] = plan.scales[f]
@@ -136,9 +136,9 @@ def _write_rows(
 def _write_lists(
     row: int, plan: Plan, single: int, lists: FeatureLists, examples: Examples, end: np.uint64
 ) -> np.uint64:
-    """Writes a row's features of fields that have any number of them; where they end.
+    """Writes a row's features of fields with any number of them; returns their end.
 
-    `single`: how many fields and crosses come before those.
+    `single`: how many fields and crosses come before these.
     """
     for b in range(lists.bounds.shape[0]):
         scale = plan.scales[single + b]

@@ -1,6 +1,6 @@
 """The labels and weights of a tile's rows.
 
-As a label, 1 is a click, and either 0 or -1, but not both in one source, is none.
+A label of 1 is a click. No click is either 0 or -1, but not both in one source.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ZERO, _ONE = np.uint8(ord("0")), np.uint8(ord("1"))
 
 @njit(nogil=True, cache=True)
 def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int:
-    """0 for a label, BAD_LABEL for none, and MINUS_LABEL or ZERO_LABEL for one of the wrong kind.
+    """0 for a label, BAD_LABEL for other numbers, MINUS_LABEL or ZERO_LABEL for a label of the wrong kind.
 
-    `no_click` (int8[1]) is the label that rows without a click have, 0 or -1; while it is 1, none was met,
-    and the first decides.
+    `no_click` (int8[1]) is the label of rows without a click, 0 or -1. It is 1 until the first such row,
+    which sets it.
     """
     if number == 1.0:
         return 0
@@ -41,7 +41,7 @@ def label_problem(number: float | np.float32, no_click: NDArray[np.int8]) -> int
 
 @njit(nogil=True, cache=True)
 def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click: NDArray[np.int8]) -> None:
-    """Writes the labels of the tile's rows, one after the other."""
+    """Writes the labels of the tile's rows; marks rows whose label is bad."""
     cells, buffer = tile.cells, tile.cells.buffer
     for t in range(tile.numbers.size):
         k = cells.at[t] + np.uint64(column)
@@ -59,7 +59,7 @@ def write_labels(tile: Tile, column: int, labels: NDArray[np.float32], no_click:
 
 @njit(nogil=True, cache=True)
 def write_weights(tile: Tile, column: int, weights: NDArray[np.float32]) -> None:
-    """The same with weights."""
+    """Writes the weights of the tile's rows; marks rows whose weight is bad."""
     cells = tile.cells
     for t in range(tile.numbers.size):
         k = cells.at[t] + np.uint64(column)

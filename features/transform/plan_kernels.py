@@ -1,4 +1,4 @@
-"""What the kernels of a `Transform` share: a spec as arrays, what was made of a block before, and scratch."""
+"""What the kernels of a `Transform` share: a spec as arrays, features made before they run, and scratch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NumberPlan(NamedTuple):
 
 
 class CrossPlan(NamedTuple):
-    """The crosses of single values: the one with number `x` has row `f + x` of a tile's hashes."""
+    """The crosses of single values; cross `x` has row `f + x` of a tile's hashes."""
 
     seeds: NDArray[np.uint64]
     """uint64[x]."""
@@ -56,16 +56,16 @@ class ListCrossPlan(NamedTuple):
     parts: NDArray[np.int64]
     """The fields of all crosses one after the other: row `f` of a tile's hashes, or `-1 - b` for list `b`."""
     behind: NDArray[np.int64]
-    """int64, as long as `parts`: how often the same list is there right behind this one."""
+    """int64, as long as `parts`: how many of the cross's parts after this one are the same list."""
     starts: NDArray[np.int64]
     """int64[y + 1], into `parts`."""
 
 
 class Plan(NamedTuple):
-    """A spec as arrays, with `f` fields that have at most one feature of an example."""
+    """A spec as arrays, with `f` fields that have at most one feature per example."""
 
     columns: NDArray[np.int32]
-    """int32[columns of the cells]: the place of each among all columns, for `bad_column`."""
+    """int32[columns of the cells]: the index of each among all columns, for `bad_column`."""
     label_column: int
     """-1 without a label."""
     weight_column: int
@@ -82,40 +82,40 @@ class Plan(NamedTuple):
     categories: CategoryPlan
     numbers: NumberPlan
     tiled: NDArray[np.int64]
-    """The fields of both: kernels read their cells tile by tile."""
+    """The fields of `categories` and `numbers`: kernels read their cells tile by tile."""
     by_column: NDArray[np.int64]
-    """int64[p]: the fields whose features were made column by column; they are in `ColumnFeatures`."""
+    """int64[p]: the fields in `ColumnFeatures`, whose features are made column by column."""
     crosses: CrossPlan
     list_crosses: ListCrossPlan
     scales: NDArray[np.float32]
-    """float32[f + x + b + y]: of fields and crosses of single values, then of lists and crosses with them."""
+    """float32[f + x + b + y]: of fields and crosses of single values, then of lists and their crosses."""
     ids: NDArray[Any]
     """uint8|uint16[f + x + b + y]: their field ids (see `Batch.fields`), in the same order."""
 
 
 class ValueTables(NamedTuple):
-    """What `c` fields make of the distinct texts of their columns, and which of the texts each cell is."""
+    """The features that `c` fields make of the distinct texts of their columns, and each cell's text."""
 
     fields: NDArray[np.int64]
     """int64[c]: which of the plan's fields they are."""
     codes: NDArray[np.int32]
     """int32[columns, rows]."""
     first: int
-    """The row there that is row 0 of the block."""
+    """The row of `codes` that is row 0 of the block."""
     columns: NDArray[np.int64]
     """int64[c]: which row of `codes` each field reads."""
     starts: NDArray[np.uint64]
-    """uint64[c]: where in the three below those of each field begin."""
+    """uint64[c]: where each field's entries begin in `slots`, `hashes` and `present`."""
     slots: NDArray[Any]
-    """uint32|uint64: 0 where a text makes no feature."""
+    """uint32|uint64: 0 where a text has no feature."""
     crossed: NDArray[np.bool_]
-    """bool[c]: whether a field is in a cross, which needs the two below; they are empty if none is."""
+    """bool[c]: whether a field is in a cross, which needs `hashes` and `present`: empty if no field is."""
     hashes: NDArray[np.uint64]
     present: NDArray[np.bool_]
 
 
 class ColumnFeatures(NamedTuple):
-    """What was made of `n` rows column by column: of `p` fields with at most one feature."""
+    """Features of `n` rows, made column by column: of `p` fields with at most one per row."""
 
     first: int
     """The row of the block that is row 0 here."""
@@ -123,22 +123,22 @@ class ColumnFeatures(NamedTuple):
     """uint64[p, n], and bool[p, n]: see `columns.HashedTokens`."""
     present: NDArray[np.bool_]
     problem: NDArray[np.uint8]
-    """uint8[n]: the RowStatus of rows that are bad, whatever the field, and the column."""
+    """uint8[n]: the RowStatus of bad rows, for any field, and the column that is bad."""
     bad_column: NDArray[np.int32]
 
 
 class FeatureLists(NamedTuple):
-    """And of `b` fields with any number of features."""
+    """Features of the same rows: of `b` fields with any number per row."""
 
     first: int
     bounds: NDArray[np.int64]
-    """int64[b, n + 1], into the two below: see `columns.TokenCounts`."""
+    """int64[b, n + 1], into `hashes` and `values`: see `columns.TokenCounts`."""
     hashes: NDArray[np.uint64]
     values: NDArray[np.float32]
 
 
 class Tile(NamedTuple):
-    """Up to TILE rows."""
+    """Up to TILE rows of a block."""
 
     cells: TileCells
     numbers: NDArray[np.int64]
@@ -157,30 +157,30 @@ class Combination(NamedTuple):
     hashes: NDArray[np.uint64]
     """Of the values."""
     at: NDArray[np.int64]
-    """Where in the lists they are."""
+    """The places of the values in the lists."""
     stop: NDArray[np.int64]
-    """What `at` does not reach."""
+    """The exclusive bounds of `at`."""
 
 
 class Scratch(NamedTuple):
-    """Room for what is known of the rows of a tile and their cells."""
+    """Buffers for the rows of a tile and their cells."""
 
     numbers: NDArray[np.int64]
     """int64[TILE]: see `Tile`."""
     at: NDArray[np.uint64]
     """uint64[TILE]: see `TileCells`."""
     hashes: NDArray[np.uint64]
-    """uint64[f + x, TILE]: text, then numbers, then buckets, and hashes in the end."""
+    """uint64[f + x, TILE]: text, then numbers, then buckets, and finally hashes."""
     present: NDArray[np.bool_]
     """bool[f + x, TILE]: whether there is a feature."""
     slots: NDArray[Any]
     """uint32|uint64[f + x, TILE]: 0 where there is none."""
     lengths: NDArray[np.uint64]
-    """uint64[f, TILE], of numbers: their digits."""
+    """uint64[f, TILE], of numbers: how many digits they have."""
     negative: NDArray[np.bool_]
-    """bool[f, TILE], of numbers: whether with a minus."""
+    """bool[f, TILE], of numbers: whether they have a minus."""
     others: NDArray[np.uint64]
-    """uint64[f, TILE], of numbers: not 0 where they are not just a few digits."""
+    """uint64[f, TILE], of numbers: not 0 if a cell is not just a few digits."""
     slow: NDArray[np.bool_]
     """bool[f]: whether some cells of the tile are not of the most frequent kind."""
     pointed: NDArray[np.bool_]

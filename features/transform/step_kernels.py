@@ -1,4 +1,4 @@
-"""All fields and crosses over a tile of rows, as a `Plan` says: cells -> slots."""
+"""Runs a `Plan` over a tile of rows: cells -> slots of all fields and crosses."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ _U0 = np.uint64(0)
 def find_fields(
     tile: Tile, plan: Plan, by_column: ColumnFeatures | None, tables: ValueTables | None, scratch: Scratch
 ) -> None:
-    """Fills `slots` (and `hashes` and `present`, for crosses); marks rows in which a number is none.
+    """Fills `slots` (and, for crosses, `hashes` and `present`); marks rows with an invalid number.
 
-    What a spec does not need is None: no code is made for it.
+    What a spec does not need is None: no code is compiled for it.
     """
     hashes, present, others, slow = scratch.hashes, scratch.present, scratch.others, scratch.slow
     cells, n = tile.cells, tile.numbers.size
@@ -107,7 +107,7 @@ def _other_numbers(
     buckets: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Buckets of the cells of the i-th number field that are not just a few digits."""
+    """Makes buckets of the i-th number field's cells that are not just a few digits."""
     cells, f, column = tile.cells, plan.fields[i], plan.columns[i]
     edges = plan.edges[plan.edge_starts[i] : plan.edge_starts[i + 1]]
     for t in range(tile.numbers.size):

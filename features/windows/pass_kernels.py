@@ -1,4 +1,4 @@
-"""What windows say of rows one after the other, and how these are taken in."""
+"""The features that windows give to rows, one after the other, and how rows are added."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ctr.features.windows.row_kernels import (
 from ctr.jit import njit
 
 _AHEAD = 64
-"""The records of so many rows are fetched at a time: the first-level cache has room for them."""
+"""The records of this many rows are fetched at a time: they fit into the first-level cache."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
@@ -55,10 +55,10 @@ def look(
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Writes the buckets of the features (uint64[f, n]) of rows, and which there are.
+    """Writes the feature buckets of rows (uint64[f, n]), and which features are present.
 
-    `present` (bool[f, n]) has to be False before. Of `records`, the row `LOOKED` changes, and what depends on
-    the time alone. A key that has expired for the latest row is not known.
+    `present` (bool[f, n]) must be False before. In `records`, only the row `LOOKED` changes, and what depends
+    on the time alone. A key that has expired for the latest row counts as unknown.
     """
     numbers, spans, wide = layout.numbers, layout.spans, records.wide
     clock, sums, share = records.now.clock, records.sums, records.share
@@ -98,11 +98,11 @@ def pass_by(
     present: NDArray[np.bool_],
     late: NDArray[np.bool_],
 ) -> np.uint64:
-    """As `look`, row by row; each is taken in afterwards, and counts for those behind it.
+    """As `look`, row by row; each row is added afterwards, and counts for later ones.
 
-    A row that is earlier than the slack allows is `late` (bool[n]): it has no features and does not count. So
-    it is with one whose click is UNKNOWN. There must be room for `n` more keys in the table, in `narrow`
-    and in `wide`. What it returns says nothing: see `fetch`.
+    A row that is earlier than the slack allows is marked in `late` (bool[n]). Neither such a row nor one
+    whose click is UNKNOWN has features or counts. There must be space for `n` more keys in the table, in
+    `narrow` and in `wide`. The result has no meaning: see `fetch`.
     """
     numbers, spans, sizes, table = layout.numbers, layout.spans, records.sizes, records.table
     narrow, wide, clock = records.narrow, records.wide, records.now.clock
@@ -137,7 +137,7 @@ def pass_by(
         write_features(layout, sums, share, time, last, i, words, present)
         _count(layout, records, place, True, clicked)
         if time < wide.heads[TOTALS, LAST]:
-            overall[:] = NOWHERE  # that row may be in these parts
+            overall[:] = NOWHERE  # the row may be in parts that `share` includes
         move_on(layout, wide, TOTALS, time, clock, -NOWHERE)
         add_to(layout, wide, TOTALS, clock, True, clicked)
     return seen
@@ -151,9 +151,10 @@ def add_clicks(
     times: NDArray[np.int64],
     timed: NDArray[np.bool_],
 ) -> int:
-    """Adds a click to rows that were taken in without; how many have a known key.
+    """Adds a click to rows that were added without; returns how many have a known key.
 
-    A key that has expired for the latest row is not known. There must be room for `n` more keys in `wide`.
+    A key that has expired for the latest row counts as unknown. There must be space for `n` more keys in
+    `wide`.
     """
     numbers, table, clock = layout.numbers, records.table, records.now.clock
     narrow, wide = records.narrow, records.wide
@@ -179,7 +180,7 @@ def add_clicks(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _new_record(sizes: NDArray[np.int64], narrow: NDArray[np.int64], key: np.uint64) -> np.uint64:
-    """Makes a record for a key that had no row; what the table is to have of it."""
+    """Creates a record for a key without one; returns its entry for the table."""
     row = sizes[1]
     sizes[0] += 1
     sizes[1] += 1
@@ -190,7 +191,7 @@ def _new_record(sizes: NDArray[np.int64], narrow: NDArray[np.int64], key: np.uin
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _count(layout: Layout, records: Records, place: np.uint64, is_row: bool, clicked: bool) -> None:
-    """Raises the counters of the key at `place` in the table, whose record becomes wide if it has to."""
+    """Raises the counters of the key at `place` in the table; makes its record wide if necessary."""
     row, clock = row_of(records.table[place]), records.now.clock
     if not is_narrow(records.table[place]):
         add_to(layout, records.wide, row, clock, is_row, clicked)
@@ -202,7 +203,7 @@ def _count(layout: Layout, records: Records, place: np.uint64, is_row: bool, cli
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _sum(layout: Layout, records: Records, row: np.int64 | int, time: np.int64, expires: np.int64) -> None:
-    """Makes a wide record end at `time`, or later, and writes its sums."""
+    """Moves a wide record on to `time`, unless it ends later, and writes its sums."""
     wide, now, sums = records.wide, records.now, records.sums
     move_on(layout, wide, row, time, now.clock, expires)
     sum_wide(layout, wide, row, now.masks, sums)

@@ -1,4 +1,4 @@
-"""The record of a key, see `ring_kernels`: finding it, moving it on, adding a row or a click to it."""
+"""The record of a key, see `ring_kernels`: finding it, moving it on in time, adding a row or a click."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keep_later(
     wide: NDArray[np.int64],
     oldest: int,
 ) -> None:
-    """Drops the keys whose last row came before `oldest`; the others move up.
+    """Drops keys whose last row is before `oldest`; the others move up.
 
     `table` must be empty; it may be a new one.
     """
@@ -69,7 +69,7 @@ def _move_up(records: NDArray[np.int64], first: int, end: int, oldest: int) -> i
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _enter(table: NDArray[np.uint64], records: NDArray[np.int64], row: int, is_narrow: bool) -> None:
-    """For a key that is not in the table."""
+    """Enters a key that is not in the table."""
     key, mask = np.uint64(records[row, KEY]), np.uint64(table.size - 1)
     place = key & mask
     while table[place] != 0:
@@ -79,25 +79,25 @@ def _enter(table: NDArray[np.uint64], records: NDArray[np.int64], row: int, is_n
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def entry_of(key: np.uint64, row: np.int64 | int, is_narrow: bool) -> np.uint64:
-    """What the table has of a key; see `Records.table`."""
+    """The table's entry for a key; see `Records.table`."""
     return np.uint64((key & ~_LOW) | (np.uint64(row) << _U1) | np.uint64(is_narrow))
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def row_of(entry: np.uint64) -> np.int64:
-    """The row of `narrow` or `wide`."""
+    """The row in `narrow` or `wide`."""
     return np.int64((entry & _LOW) >> _U1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def is_narrow(entry: np.uint64) -> bool:
-    """Where that row is."""
+    """Whether that row is in `narrow`."""
     return bool(entry & _U1)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def place_of(records: Records, key: np.uint64) -> np.uint64:
-    """Where in the table the key is, or where it would be."""
+    """The place of the key in the table, or where it would be."""
     table, narrow, wide = records.table, records.narrow.heads, records.wide.heads
     mask = np.uint64(table.size - 1)
     place = key & mask
@@ -113,7 +113,7 @@ def place_of(records: Records, key: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def widen(layout: Layout, records: Records, row: np.int64, place: np.uint64) -> np.int64:
-    """Makes the narrow record of the key at `place` a wide one; the row of that."""
+    """Makes the narrow record of the key at `place` wide; returns its new row."""
     new = records.sizes[2]
     records.sizes[2] += 1
     copy_narrow(layout, records, row, new)
@@ -124,7 +124,7 @@ def widen(layout: Layout, records: Records, row: np.int64, place: np.uint64) -> 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def copy_row(records: NDArray[np.int64], row: np.int64 | int, to: np.int64 | int) -> None:
-    """Copies a record. (Between slices of one array, Numba would make a copy in between.)"""
+    """Copies a record. (For slices of one array, Numba would make a temporary copy.)"""
     for k in range(records.shape[1]):
         records[to, k] = records[row, k]
 
@@ -142,9 +142,9 @@ def copy_narrow(layout: Layout, records: Records, row: np.int64, to: np.int64 | 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def fetch(records: Records, keys: NDArray[np.uint64], first: int, last: int) -> np.uint64:
-    """Has the memory of these keys loaded all at once, and not one cache line after the other.
+    """Loads the memory of these keys all at once, instead of one cache line after the other.
 
-    What it returns says nothing; it is there so that the loads are.
+    The result has no meaning; without it, the compiler would drop the loads.
     """
     table, narrow, wide = records.table, records.narrow.heads, records.wide.heads
     mask = np.uint64(table.size - 1)
@@ -175,7 +175,7 @@ def move_on(
     clock: NDArray[np.int64],
     expires: np.int64,
 ) -> None:
-    """Makes the rings of one record end at the part of `time`, if that is later than the last."""
+    """Moves the rings of one record on to the part of `time`, if that is later than its last row."""
     numbers, spans, parts, begin = layout.numbers, layout.spans, rows.parts, rows.begin
     last = rows.heads[row, LAST]
     if time <= last:
@@ -207,7 +207,7 @@ def move_on(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def move_totals(layout: Layout, records: Records, time: np.int64) -> None:
-    """As `move_on`, of the record of all keys."""
+    """As `move_on`, for the record of all keys."""
     tick(layout, time, records.now)
     move_on(layout, records.wide, TOTALS, time, records.now.clock, -NOWHERE)
 
@@ -223,7 +223,7 @@ def _keep_decayed(
     now: np.int64,
     newest: np.int64,
 ) -> None:
-    """Adds to the sums the parts that leave a ring from `newest` to `now`, which has this slot in it."""
+    """Adds to the sums the parts that leave a ring on its way from `newest` to `now`, which is at `slot`."""
     numbers, decay, parts, before = layout.numbers, layout.decay, rows.parts, rows.sums
     weight = left_after(decay, now - newest)
     before[row, SUMS] *= weight
@@ -238,7 +238,7 @@ def _keep_decayed(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def move_back(layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64]) -> None:
-    """Drops what a record knows of parts after that of `clock`, so that an earlier row does not see it."""
+    """Drops the parts of a record after that of `clock`, so that an earlier row does not see them."""
     numbers, spans, parts, begin = layout.numbers, layout.spans, rows.parts, rows.begin
     for span in range(spans.shape[0]):
         ring, first = spans[span, RING], begin + spans[span, START]
@@ -257,7 +257,7 @@ def move_back(layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np
 def is_full(
     layout: Layout, narrow: Rows, row: np.int64, clock: NDArray[np.int64], is_row: bool, clicked: bool
 ) -> bool:
-    """Whether a counter of a narrow record cannot be raised."""
+    """Whether a counter of a narrow record would overflow."""
     numbers, spans, parts = layout.numbers, layout.spans, narrow.parts
     full = False
     for span in range(spans.shape[0]):
@@ -271,7 +271,7 @@ def is_full(
 def add_to(
     layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64], is_row: bool, clicked: bool
 ) -> None:
-    """Raises the counters of the time of `clock`, where its part is still kept; else what has decayed."""
+    """Raises the counters of the part of `clock` if the ring still has it, otherwise the decayed sums."""
     numbers, spans, parts, before = layout.numbers, layout.spans, rows.parts, rows.sums
     for span in range(spans.shape[0]):
         k = rows.begin + spans[span, START] + clock[span, SLOT]

@@ -1,9 +1,9 @@
-"""For every key, rings of counters of its rows, and the time of the last one.
+"""Per key, rings of counters of its rows, and the time of its last row.
 
-A span is cut into equal parts, numbered from 1970 on; a ring keeps those up to the part of the key's last
-row, one counter for each, of rows and perhaps of clicks. Of a half-life, the ring keeps only the parts that
-are not final, and two sums what has left it, decayed. All of this is one record: a row of `narrow`, whose
-counters are bytes, and as soon as one of these would overflow, a row of `wide`.
+A span is divided into equal parts, numbered since 1970. A ring has a counter for each of the latest parts,
+up to that of the key's last row: of rows, and perhaps of clicks. The ring of a half-life has only the parts
+that are not final yet; two sums hold what has left it, decayed. All of this is one record: a row of
+`narrow`, with counters of one byte, or of `wide` as soon as one of them would overflow.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from ctr.jit import njit
 
 TOTALS, LOOKED = 0, 1
-"""Rows of `wide`: that for all keys together, and one for copies of records that are only looked at."""
+"""Rows of `wide`: the record of all keys together, and a copy of a record that is only read."""
 KEY, LAST, SUMS = 0, 1, 2
-"""Columns of a record: the key, the time of its last row, from there on the sums of a half-life, if any."""
+"""Columns of a record: the key, the time of its last row, then the sums of a half-life, if any."""
 LENGTH, RING, START, COUNT, CLICKS, RATE, DECAYS = range(7)
 """Columns of `Layout.spans`."""
 NOW, SLOT, SINCE, UNTIL, KNOWN, KNOWN_SINCE, KNOWN_UNTIL = range(7)
-"""Columns of what `tick` tells of a time, by span: its part, where in a ring that is, from when until when it
-lasts; the last part whose clicks are known, and from when until when it is that."""
+"""Columns of what `tick` computes for a time, per span: its part, the slot of that part in the ring, when the
+part begins and ends; the last part whose clicks are known, and from when until when it is the last."""
 ROWS, KNOWN_ROWS, KNOWN_CLICKS = range(3)
-"""Columns of the sums of a span: of its rows; of rows and clicks of those parts whose clicks are known."""
+"""Columns of the sums of a span: of its rows; of rows and clicks up to the last part with known clicks."""
 
 NOWHERE = np.int64(-(1 << 62))
 _MOST = np.uint8(255)
@@ -35,12 +35,12 @@ _ONES = np.uint64(0x0001000100010001)
 
 
 class Numbers(NamedTuple):
-    """What is said once for a window; times are in microseconds."""
+    """The constants of a window; times are in microseconds."""
 
     parts: np.int64
-    """Into which a span is cut."""
+    """How many parts a span is divided into."""
     since_last: np.int64
-    """The number of this feature, as they are numbered in the spec; -1: there is none."""
+    """The number of this feature among the window's features; -1: none."""
     with_clicks: bool
     delay: np.int64
     expires: np.int64
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
     head: np.int64
     """Columns of a record before its counters."""
     plane: np.int64
-    """How many counters are of rows; as many of clicks come behind them."""
+    """The number of counters of rows; as many of clicks follow them."""
 
 
 class Layout(NamedTuple):
@@ -57,62 +57,62 @@ class Layout(NamedTuple):
 
     numbers: Numbers
     spans: NDArray[np.int64]
-    """int64[s, 7]: the length of a part; how many a ring keeps; where among the counters it begins; the
-    numbers of the features rows, clicks and rate that come of it, -1: none; whether it is a half-life."""
+    """int64[s, 7]: the length of a part; how many parts a ring has; where it begins among the counters; the
+    numbers of its features count, clicks and rate, -1: none; whether it is a half-life."""
     edges: NDArray[np.float64]
     log_lowest: NDArray[np.uint16]
     log_threshold: NDArray[np.uint32]
     """The tables of `log_bucket_of_whole`."""
     decay: NDArray[np.float64]
-    """float64: what is left after so many parts of a half-life; nothing after more."""
+    """float64: the weight left after this many parts of a half-life; 0 after more."""
 
 
 class Rows(NamedTuple):
-    """Records, one in each row: the same memory as three types."""
+    """Records, one per row: the same memory with three dtypes."""
 
     heads: NDArray[np.int64]
-    """int64[n, columns]: key, last, sums, counters; in `narrow`, rows whose key is 0 are not in use."""
+    """int64[n, columns]: key, last, sums, counters; in `narrow`, rows with key 0 are unused."""
     parts: NDArray[Any]
-    """Its counters: uint8 or uint32."""
+    """The counters: uint8 or uint32."""
     sums: NDArray[np.float64]
     begin: np.int64
     """The first column of `parts` that is a counter."""
 
 
 class Now(NamedTuple):
-    """What `tick` says of a time."""
+    """What `tick` computes for a time."""
 
     clock: NDArray[np.int64]
     """int64[s, 7]."""
     masks: NDArray[np.uint8]
-    """uint8[s, 2, counters of rows]: 255 for the parts that count at this time, and for those of them whose
-    clicks are known."""
+    """uint8[s, 2, counters of rows]: 255 for the parts of the span that ends at this time, and for those of
+    the span that ends with the last part whose clicks are known."""
     mask_words: NDArray[np.uint64]
     """The same memory."""
 
 
 class Records(NamedTuple):
-    """What is known of the keys: a hash table with open addressing, and the records."""
+    """The state of all keys: a hash table with open addressing, and their records."""
 
     sizes: NDArray[np.int64]
-    """int64[4]: places taken in the table, rows of `narrow` and of `wide`, and the latest time."""
+    """int64[4]: entries in the table, used rows of `narrow` and of `wide`, and the latest time."""
     table: NDArray[np.uint64]
-    """uint64[a power of two]: the high half of a key and, in the low one, the row of its record: twice its
-    number, and one more in `narrow`. 0: free."""
+    """uint64[a power of two]: the high half of a key and, in the low half, twice the row of its record, plus
+    1 if that is in `narrow`. 0: free."""
     narrow: Rows
     wide: Rows
     now: Now
     sums: NDArray[np.float64]
-    """float64[s, 3], of the record that is looked at."""
+    """float64[s, 3]: the sums of the current record."""
     overall: NDArray[np.int64]
-    """int64[s]: up to which part `share` is that of all keys."""
+    """int64[s]: the last part that `share` includes."""
     share: NDArray[np.float64]
-    """float64[s]: clicks by rows; -1: no rows."""
+    """float64[s]: clicks divided by rows, of all keys; -1: no rows."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def quotient(value: np.int64, by: np.int64) -> np.int64:
-    """value // by, for `by` above 0. The division of two integers would take ten times as long."""
+    """value // by, for `by` above 0. An integer division would take ten times as long."""
     result = np.int64(np.float64(value) / np.float64(by))
     rest = value - result * by
     return np.int64(result - np.int64(rest < 0) + np.int64(rest >= by))
@@ -120,7 +120,7 @@ def quotient(value: np.int64, by: np.int64) -> np.int64:
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def tick(layout: Layout, time: np.int64, now: Now) -> None:
-    """Makes clock and masks those of this time; mostly those of the row before are right."""
+    """Sets clock and masks to this time; mostly, those of the previous row are still right."""
     numbers, spans, clock, masks = layout.numbers, layout.spans, now.clock, now.masks
     for span in range(spans.shape[0]):
         length, ring = spans[span, LENGTH], spans[span, RING]
@@ -148,7 +148,7 @@ def tick(layout: Layout, time: np.int64, now: Now) -> None:
 def sum_narrow(
     layout: Layout, narrow: Rows, row: np.int64 | int, masks: NDArray[np.uint64], sums: NDArray[np.float64]
 ) -> None:
-    """Writes the sums of a record of bytes, which ends at the part of the masks or later; eight at once."""
+    """Writes the sums of a narrow record, eight counters at once; it ends at the masks' part or later."""
     numbers, spans, words = layout.numbers, layout.spans, narrow.heads
     clicks = numbers.plane >> 3
     for span in range(spans.shape[0]):
@@ -169,7 +169,7 @@ def sum_narrow(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def _in_pairs(word: np.uint64) -> np.uint64:
-    """Its eight bytes as four sums of two."""
+    """The sums of its four pairs of bytes."""
     return np.uint64((word & _PAIRS) + ((word >> np.uint64(8)) & _PAIRS))
 
 
@@ -177,14 +177,14 @@ def _in_pairs(word: np.uint64) -> np.uint64:
 def sum_wide(
     layout: Layout, wide: Rows, row: np.int64 | int, masks: NDArray[np.uint8], sums: NDArray[np.float64]
 ) -> None:
-    """As `sum_narrow`, of a wide record."""
+    """As `sum_narrow`, for a wide record."""
     numbers, spans, parts, begin = layout.numbers, layout.spans, wide.parts, wide.begin
     clicks = begin + numbers.plane
     for span in range(spans.shape[0]):
         if spans[span, DECAYS] != 0:
             continue
         first, ring = spans[span, START], spans[span, RING]
-        # Indices from 0 on are no negative ones, which would have to be tested for.
+        # With indices from 0 on, there is no test for negative ones.
         counted = parts[row, begin + first : begin + first + ring]
         clicked = parts[row, clicks + first : clicks + first + ring]
         is_now, is_known = masks[span, 0, first : first + ring], masks[span, 1, first : first + ring]
@@ -208,7 +208,7 @@ def _masked(counters: NDArray[np.uint32], mask: NDArray[np.uint8]) -> np.int64:
 def sum_decayed(
     layout: Layout, rows: Rows, row: np.int64 | int, clock: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
-    """Writes the sums of half-lives, of one record that ends at the part of its last row or a later one."""
+    """Writes the sums of half-lives at the time of `clock`, of one record that ends there or later."""
     numbers, spans, decay = layout.numbers, layout.spans, layout.decay
     parts, before, begin = rows.parts, rows.sums, rows.begin
     for span in range(spans.shape[0]):
@@ -234,5 +234,5 @@ def sum_decayed(
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def left_after(decay: NDArray[np.float64], parts: np.int64) -> np.float64:
-    """What is left after so many sixteenths of a half-life; before it begins, there is nothing."""
+    """The weight left after this many sixteenths of a half-life; 0 for a negative number."""
     return np.float64(decay[parts]) if 0 <= parts < decay.size else np.float64(0.0)

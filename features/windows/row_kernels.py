@@ -29,29 +29,29 @@ UNKNOWN = np.int8(-1)
 
 
 class WindowRows(NamedTuple):
-    """What a window reads of rows."""
+    """What a window reads from rows."""
 
     keys: NDArray[np.uint64]
-    """uint64[rows]; NO_KEY where a part of it is missing."""
+    """uint64[rows]; NO_KEY if a part of the key is missing."""
     times: NDArray[np.int64]
-    """int64[rows], and bool[rows] and uint8[rows]: see `Times`."""
+    """int64[rows], with `timed`, bool[rows], and `problem`, uint8[rows]: see `Times`."""
     timed: NDArray[np.bool_]
     problem: NDArray[np.uint8]
     clicks: NDArray[np.int8]
-    """int8[rows]: 1 for a click, 0 for none, UNKNOWN where the label is neither."""
+    """int8[rows]: 1 for a click, 0 for none, UNKNOWN if the label is invalid."""
 
     @property
     def counts(self) -> NDArray[np.bool_]:
-        """bool[rows]: those with a time that are sound; they count if they have a key, too."""
+        """bool[rows]: rows with a time and a valid label; they count if they also have a key."""
         known: NDArray[np.bool_] = self.clicks != UNKNOWN
         return self.timed & known
 
 
 @njit(nogil=True, cache=True)
 def hash_key_part(column: TextColumn, keys: NDArray[np.uint64]) -> None:
-    """Replaces each of `keys` (uint64[n]) by the hash of a cell seeded with it; NO_KEY where one is missing.
+    """Replaces each of `keys` (uint64[n]) by the hash of a cell, seeded with it; NO_KEY if it is missing.
 
-    Texts that are one category are one key. Rows without a value are left as they are.
+    Texts of the same category give the same key. Bad rows, and rows with NO_KEY, are left unchanged.
     """
     buffer, starts, ends, status = column
     for i in range(keys.size):
@@ -69,7 +69,7 @@ def hash_key_part(column: TextColumn, keys: NDArray[np.uint64]) -> None:
 
 @njit(nogil=True, cache=True)
 def read_clicks(column: TextColumn, clicks: NDArray[np.int8]) -> None:
-    """Writes 1 for a label of 1, 0 for 0, -1 and a missing one, and UNKNOWN for what is none (int8[n])."""
+    """Writes 1 for a label of 1; 0 for 0, -1 or a missing label; UNKNOWN for all others (int8[n])."""
     buffer, starts, ends, status = column
     for i in range(clicks.size):
         clicks[i] = UNKNOWN
@@ -80,12 +80,12 @@ def read_clicks(column: TextColumn, clicks: NDArray[np.int8]) -> None:
 
 
 _FINER = 10.0
-"""A decayed number is counted in tenths: a row counts for something until it is old."""
+"""Decayed counts are in tenths, so that a row counts for something until it is old."""
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def is_other_part(spans: NDArray[np.int64], clock: NDArray[np.int64], overall: NDArray[np.int64]) -> bool:
-    """Whether there is a click rate of all keys that is not that of this time."""
+    """Whether a click rate of all keys must be computed anew for this time."""
     other = False
     for span in range(spans.shape[0]):
         other |= spans[span, RATE] >= 0 and overall[span] != clock[span, KNOWN]
@@ -100,7 +100,7 @@ def keep_share(
     overall: NDArray[np.int64],
     share: NDArray[np.float64],
 ) -> None:
-    """Writes the click rate of all keys, whose sums are `sums`."""
+    """Stores the click rates of all keys, whose sums are `sums`."""
     for span in range(spans.shape[0]):
         rows = sums[span, KNOWN_ROWS]
         overall[span] = clock[span, KNOWN]
@@ -118,7 +118,7 @@ def write_features(
     words: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Writes column `i`, of a row whose key has these sums, and had its last row at `last`."""
+    """Writes column `i`, for a row whose key has these sums, and whose previous row was at `last`."""
     numbers, spans, edges = layout.numbers, layout.spans, layout.edges
     f = numbers.since_last
     if f >= 0:
@@ -139,7 +139,7 @@ def write_features(
             clicked, rows = sums[span, KNOWN_CLICKS], sums[span, KNOWN_ROWS]
             rate = (clicked + numbers.strength * share[span]) / (rows + numbers.strength)
             bucket = np.int64(0)
-            for k in range(edges.size):  # of so few, faster than a binary search
+            for k in range(edges.size):  # for so few edges, faster than a binary search
                 bucket += np.int64(edges[k] <= rate)
             words[f, i] = np.uint64(bucket)
             present[f, i] = share[span] >= 0.0
