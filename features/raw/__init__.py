@@ -1,4 +1,4 @@
-"""Raw files through a spec: their examples, what its steps learn from them, their rows as text."""
+"""Raw files read with a spec: their examples, what the spec's steps learn from them, their rows as text."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ if TYPE_CHECKING:
     from ctr.features.raw.source import RawSource
     from ctr.features.raw.split_pass import SplitPass
 
-# Lazy: predictions for rows in memory learn nothing, and read no files.
+# Lazy: predictions for rows in memory neither learn nor read files.
 __getattr__ = lazy_package(__name__, __file__)

@@ -31,7 +31,7 @@ from ctr.features.steps import STEPS, Fit, OrderedFit
 from ctr.features.text import Cells, RowStatus
 from ctr.features.threads import in_order
 
-_MOST_THREADS = 4  # more would wait for the one that learns
+_MOST_THREADS = 4  # more would wait for the thread that learns
 
 
 def fit(
@@ -41,11 +41,11 @@ def fit(
     held_out: float = 0.0,
     rows: Sequence[range] | None = None,
 ) -> FeatureSpec:
-    """`spec` with what its steps learn from all rows of these inputs, or those of a choice; see `learn`.
+    """`spec` with what its steps learn from all rows of these inputs, or the rows of a choice; see `learn`.
 
-    `held_out`: but not from this share of the rows, at the end. `rows`: only from those at these positions,
-    ascending. Raises DataError, and SpecError when the spec does not fit a file's format, or a vocabulary
-    cannot be read.
+    `held_out`: does not learn from this share of the rows, at the end. `rows`: learns only from rows at these
+    positions, ascending. Raises DataError; SpecError if the spec does not suit a file's format, or a
+    vocabulary cannot be read.
     """
 
     def pieces(names: Sequence[str]) -> Iterator[Piece]:
@@ -61,7 +61,7 @@ def fit(
 
 
 def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choice: RowChoice) -> bool:
-    """Whether there is a row of the choice in these inputs. Raises as `fit`."""
+    """Whether any row of these inputs is chosen. Raises as `fit`."""
     raw = RawFiles(input_files(inputs), spec, choice=choice)
     raw.require_rereadable()
     with closing(raw.blocks([])) as blocks:
@@ -69,7 +69,7 @@ def any_chosen(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], choi
 
 
 def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
-    """The first field of `spec` whose vocabulary is not the one that `fitted` has learnt, if any.
+    """The first field of `spec` with another vocabulary than `fitted` learnt, if any.
 
     Fields with `min_count` keep only part of their vocabulary and are not compared.
     """
@@ -87,12 +87,12 @@ def changed_vocabulary(spec: FeatureSpec, fitted: FeatureSpec) -> str | None:
 
 
 def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]]) -> FeatureSpec:
-    """`spec` with what its steps learn from `pieces`; `spec` itself if they learn nothing, or have.
+    """`spec` with what its steps learn from `pieces`; `spec` itself if they learn nothing, or already have.
 
-    `pieces` returns all rows with the cells of the given columns; it is called if there is something to learn
-    from rows. Other threads parse and hash the text, and this one learns from the results, in their order.
-    Labels and weights are ignored. Rows that cannot be split into cells are left out; a value that is invalid
-    for one step counts for the others. Raises SpecError when a vocabulary cannot be read.
+    `pieces` returns all rows with the cells of the given columns; it is called only if there is something to
+    learn from rows. Other threads parse and hash the text; this one learns from the results, in their order.
+    Labels and weights are ignored. Rows that cannot be split into cells are skipped; a value that is invalid
+    for one step still counts for the others. Raises SpecError if a vocabulary cannot be read.
     """
     if learnt_of(spec) is not None:
         return spec
@@ -102,10 +102,10 @@ def learn(spec: FeatureSpec, pieces: Callable[[Sequence[str]], Iterator[Piece]])
 
 
 class FirstPass:
-    """What the fields of a spec learn, which has learnt nothing yet. Travels by pickle."""
+    """What the fields of an unfitted spec learn. Can be pickled."""
 
     def __init__(self, spec: FeatureSpec) -> None:
-        """Raises SpecError when a vocabulary cannot be read."""
+        """Raises SpecError if a vocabulary cannot be read."""
         self._spec = spec
         self._known: dict[str, Arrays] = {}
         self._fits: dict[str, Fit] = {}
@@ -132,7 +132,7 @@ class FirstPass:
                     learning.add(of_field)
 
     def fitted(self) -> FeatureSpec:
-        """The spec with what was learnt. Raises DataError if the rows do not tell it."""
+        """The spec with what was learnt. Raises DataError if the rows do not suffice for that."""
         by_field = self._known | {name: fit.learnt() for name, fit in self._fits.items()}
         learnt = {
             f"{field}/{name}": array for field, arrays in by_field.items() for name, array in arrays.items()
@@ -141,22 +141,22 @@ class FirstPass:
 
     @property
     def columns(self) -> list[str]:
-        """Those that it learns from."""
+        """The columns that it learns from."""
         fields = (field for field in self._spec.all_fields if field.name in self._fits)
         return list(dict.fromkeys(map(column_of, fields)))
 
     @property
     def reads_rows(self) -> bool:
-        """Whether rows are needed to learn from."""
+        """Whether it needs rows to learn from."""
         return bool(self._fits)
 
     @property
     def counts(self) -> dict[str, int]:
-        """By field whose fit has to know how many values come before its own: how many it has taken in."""
+        """How many values each field has learnt from, if its fit must know how many come before its own."""
         return {name: fit.count for name, fit in self._fits.items() if isinstance(fit, OrderedFit)}
 
     def after(self, counts: Mapping[str, int]) -> FirstPass:
-        """One that has learnt nothing, for these fields alone, whose values come behind so many others."""
+        """One that has learnt nothing, for these fields only, whose values follow so many others."""
         again = copy(self)
         again._fits = {
             name: fit.after(counts[name])
@@ -166,17 +166,17 @@ class FirstPass:
         return again
 
     def replace(self, other: FirstPass) -> None:
-        """Knows of the fields of another what that has learnt."""
+        """Replaces what it has learnt for the fields of `other` by what `other` has learnt."""
         self._fits |= other._fits
 
     def merge(self, other: FirstPass) -> None:
-        """Takes in what another has learnt from the rows behind those of this one."""
+        """Adds what `other` has learnt from the rows after those of this one."""
         for name, fit in self._fits.items():
             fit.merge(other._fits[name])
 
 
 def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None]) -> Iterator[Piece]:
-    """Only the rows at these positions, ascending."""
+    """Only the rows at these positions, which are ascending."""
     end = max((each.stop for each in positions), default=0)
     with closing(pieces):
         first = 0
@@ -194,7 +194,7 @@ def _pieces_at(positions: Sequence[range], pieces: Generator[Piece, None, None])
 def _prepared(
     names: Sequence[str], passes: Sequence[tuple[InputField, Fit]], piece: Piece
 ) -> list[list[Any]]:
-    """By buffer of a piece, what each field learns from its rows."""
+    """For each buffer of a piece, what each field learns from its rows."""
     numbers = [column_of(field) for field, _ in passes if isinstance(field, NumberField)]
     plain = [column_of(field) for field, _ in passes if isinstance(field, CategoryField) and field.is_plain]
     prepared = []
@@ -206,7 +206,7 @@ def _prepared(
 
 
 def _joined(piece: Piece) -> Iterator[tuple[Cells, NDArray[np.uint8]]]:
-    """The rows of a piece with their status, joined as long as their text is in the same buffer."""
+    """The rows of a piece with their status, joined while their text is in the same buffer."""
     starts = ends = np.empty((0, 0), np.int32)
     status = np.empty(piece.rows, np.uint8)
     buffer, first, last = None, 0, 0

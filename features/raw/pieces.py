@@ -1,4 +1,4 @@
-"""Rows of raw files on their way into batches: as blocks, or as pieces that threads have transformed."""
+"""Rows of raw files on their way into batches: as blocks, or as pieces that threads transform."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PlacedPiece:
     position: int
     """The position of its first row, among the rows of all files."""
     fraction: float
-    """The fraction of the input that has been read, including it."""
+    """The fraction of the input that has been read, including this piece."""
     first: int
     last: int
 
     def blocks(self, transform: Transform) -> Iterator[PlacedBlock]:
-        """These rows, block by block, each valid until the next one is requested."""
+        """These rows, block by block, each valid until the next is requested."""
         at = 0
         for block in self.piece.blocks():
             size = block.status.size
@@ -87,7 +87,7 @@ class HashedPiece:
     batch: Batch
     """The good rows."""
     numbers: NDArray[np.int64]
-    """Which rows of the piece these are."""
+    """int64[rows of `batch`]: their numbers in the piece."""
     blocks: Sequence[PlacedBlock]
     """The blocks with bad rows."""
     position: int

@@ -1,4 +1,4 @@
-"""What the first rows show: the kind of labels, and warnings about columns and fields."""
+"""What the first rows show: the kind of labels, and problems of columns and fields, as warnings."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _QUOTE = ord('"')
 
 
 def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
-    """The label of rows without a click, 0 or -1, by the majority of good rows; 1 if there is none.
+    """The label of rows without a click, 0 or -1, in the majority of good rows; 1 if there is no majority.
 
-    Rows that are bad for another reason do not count, and one row of the other kind does not decide.
+    Rows that are bad for other reasons do not count, and a single row of the other kind decides nothing.
     """
     counts = {0: 0, -1: 0}
     for block in _first_rows(blocks):
@@ -50,12 +50,12 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
 def absent_columns(
     raw: RawFiles, columns: Sequence[str], why: str = "which the feature spec needs"
 ) -> list[str]:
-    """A warning for each of `columns` that has no value in the first rows of JSON lines.
+    """A warning for each of `columns` without a value in the first rows of JSON lines.
 
-    There, a misspelt column looks like one without values; other files list their columns.
+    In these, a misspelt column looks like one without values; other files list their columns.
     """
     absent, names, rows = list(dict.fromkeys(columns)), dict[str, None](), 0
-    with suppress(DataError):  # the job itself will report it
+    with suppress(DataError):  # the job itself reports it
         for _, reader in raw.readers():
             names |= dict.fromkeys(reader.columns)
             absent = [name for name in absent if name not in names]
@@ -79,8 +79,8 @@ def absent_columns(
 
 
 def typed_categories(raw: RawFiles) -> list[str]:
-    """A warning for each column of floats that feeds a category, in the first file that has one."""
-    with suppress(DataError):  # the job itself will report it
+    """A warning for each column of floats that a category reads, in the first file that has one."""
+    with suppress(DataError):  # the job itself reports it
         for file in raw.files:
             if (kind := format_of(file)) is None or kind.name not in ("parquet", "arrow"):
                 continue
@@ -97,7 +97,7 @@ def typed_categories(raw: RawFiles) -> list[str]:
 def field_warnings(transform: Transform, blocks: Iterator[Block]) -> list[str]:
     """A warning for each number field that puts more than 99% of its distinct values into one bucket.
 
-    And for each list without a delimiter over delimited text where most cells seem to have one.
+    Also for each list without a delimiter in delimited text whose cells mostly seem to have one.
     """
     from ctr.features.lines import DelimitedRows
 
@@ -207,7 +207,7 @@ def _cells_with_each(characters: str, column: Column) -> list[int]:
 
 
 def _first_rows(blocks: Iterator[Block], least: int = PREVIEW_ROWS) -> Iterator[Block]:
-    """Blocks until they hold `least` rows, or a file cannot be read: the job itself will report it."""
+    """Blocks until they have `least` rows, or a file cannot be read, which the job itself reports."""
     rows = 0
     while rows < least:
         try:

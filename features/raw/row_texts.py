@@ -1,4 +1,4 @@
-"""Raw rows as text: `read_table`, and `batches_with_texts`: batches beside other columns of their rows."""
+"""Raw rows as text: `read_table`; `batches_with_texts`: batches with other columns of the same rows."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from ctr.features.spec import FeatureSpec
 from ctr.features.text import BETWEEN_ELEMENTS, Cells, RowStatus
 
 _SPLIT = np.isin(np.arange(256), [status for status in RowStatus if status.is_split])
-"""By status: whether a row has cells. In others, such as one with a cell too few, they may be anything."""
+"""By status: whether a row has cells. In others, such as rows with too few, they may be anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTexts:
-    """Some consecutive rows of the input, good or bad."""
+    """Consecutive rows of the input, good or bad."""
 
     columns: dict[str, pa.StringArray]
-    """The texts of each column; null where a value is missing, and in rows that cannot be split."""
+    """The texts of each column; null for missing values, and in rows that cannot be split."""
     good: NDArray[np.bool_]
-    """bool[rows]: which of them are examples."""
+    """bool[rows]: which rows are examples."""
 
     def __len__(self) -> int:
         return self.good.size
@@ -44,7 +44,7 @@ class RowTexts:
         return RowTexts(columns, self.good[first:last])
 
     def of_examples(self) -> dict[str, pa.StringArray]:
-        """The texts of the good rows alone."""
+        """The texts of the good rows only."""
         if self.good.all():
             return self.columns
         rows = pa.array(np.flatnonzero(self.good))
@@ -54,10 +54,10 @@ class RowTexts:
 def batches_with_texts(
     source: RawSource | DatasetSource, columns: Sequence[str], rows: int
 ) -> Iterator[tuple[Batch | Chunk | None, RowTexts]]:
-    """As `source.batches`, with the rows that were read for each batch; None for bad rows behind the last.
+    """As `source.batches`, with the rows that were read for each batch; None for bad rows after the last.
 
-    `source` was opened with these columns as its `also`. One iteration at a time. Those of a data
-    set are read from the files that it was built from: its own rows alone, which are all good.
+    `source` must have been opened with these columns as its `also`. Only one iteration at a time. The texts
+    of a data set are read from the files that it was built from: only its own rows, which are all good.
     """
     if isinstance(source, DatasetSource):
         yield from _beside(source, columns, rows)
@@ -82,7 +82,7 @@ def batches_with_texts(
 
 
 def require_columns_beside(dataset: DatasetSource, columns: Sequence[str]) -> None:
-    """Raises DataError unless the files that a data set was built from are there, and have these columns."""
+    """Raises DataError unless a data set's raw files exist and have these columns."""
     for file, reader in _raw_rows(dataset, columns).readers():
         require_wanted(file, reader, columns, "which was asked for")
 
@@ -99,12 +99,12 @@ def _beside(dataset: DatasetSource, columns: Sequence[str], rows: int) -> Iterat
             texts = _joined(waiting, columns)
             yield chunk, texts.part(0, len(chunk))
             waiting = [texts.part(len(chunk), len(texts))]
-        for _ in blocks:  # there are no more, which the readers of the files make sure of
+        for _ in blocks:  # no more follow; reading to the end verifies the number of rows
             pass
 
 
 def _raw_rows(dataset: DatasetSource, columns: Sequence[str]) -> RawFiles:
-    """The rows that are examples, as they were read."""
+    """The raw rows of the examples, read as for the data set."""
     files = dataset.raw_rows(f"its raw rows are needed for column {columns[0]!r}")
     return RawFiles(files, dataset.spec, "required" if dataset.manifest.has_labels else "ignored")
 
@@ -125,7 +125,7 @@ def _joined(parts: Sequence[RowTexts], columns: Sequence[str]) -> RowTexts:
 
 
 def _texts(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.StringArray:
-    """A column as Arrow has it; what is no UTF-8 comes with the replacement character."""
+    """A column in Arrow; bytes that are not UTF-8 become the replacement character."""
     content: Any = bytes_of(cells, has_cells, column)
     texts = content.view(pa.string())
     try:
@@ -137,7 +137,7 @@ def _texts(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.String
 
 
 def bytes_of(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.BinaryArray:
-    """The texts of a column, null where a cell is empty or a row has none."""
+    """The texts of a column; null if the cell is empty or the row has no cells."""
     starts = cells.starts[:, column].astype(np.int64)
     lengths = np.where(has_cells, cells.ends[:, column] - starts, 0)
     ends = np.cumsum(lengths)
@@ -151,10 +151,10 @@ def bytes_of(cells: Cells, has_cells: NDArray[np.bool_], column: int) -> pa.Bina
 def read_table(inputs: Sequence[str | Path | InputFile], spec: FeatureSpec) -> pa.Table:
     """All rows of these inputs (see `input_files`), with the columns that the spec names and the files have.
 
-    A column holds the texts of its cells, null where a value is missing: strings, or bytes where some are not
-    UTF-8. Of JSON lines and typed files, columns that may hold lists are lists of them. Raises DataError for
-    a column that a field needs and that is not there, and for a row that cannot be split into cells;
-    SpecError for a spec without fields.
+    A column holds the texts of its cells, null for missing values: strings, or bytes if some are not UTF-8.
+    In JSON lines and typed files, columns that may hold lists are lists of texts. Raises DataError if a
+    column that a field needs is missing, or a row cannot be split into cells; SpecError for a spec without
+    fields.
     """
     if not spec.fields:
         raise SpecError(f"{spec.source.format} data carries its own features: its rows have no columns.")
@@ -171,8 +171,8 @@ def first_rows(source: RawSource | DatasetSource, rows: int) -> list[dict[str, A
     """The first rows that can be split, at most `rows`, as `Model.predict` takes them.
 
     They have the columns of the spec's features, as texts or lists of texts, without missing values. Those of
-    a data set are read from the files that it was built from. Empty where these are not to be had, for
-    standard input, and for data that carries its own features.
+    a data set are read from the files that it was built from. Empty if these are not available, for standard
+    input, and for data that carries its own features.
     """
     spec = source.spec
     if not rows or not spec.fields:
@@ -223,7 +223,7 @@ def _table_of(reader: Reader, spec: FeatureSpec) -> pa.Table:
 
 
 def _columns_of(reader: Reader, spec: FeatureSpec) -> list[str]:
-    """What of the file is read, in its order; columns of JSON lines that its first rows lack come last."""
+    """The columns to read, in the file's order; columns that the first rows of JSON lines lack come last."""
     reader.require(spec.columns)
     targets = [name for name in (spec.label, spec.weight) if name is not None]
     needed = [*spec.columns, *(name for name in targets if has_columns(reader, [name]))]
@@ -238,6 +238,6 @@ def _column(content: pa.ChunkedArray, is_list: bool) -> pa.ChunkedArray:
         texts = content
     if not is_list:
         return texts
-    from pyarrow import compute  # 30 ms that nothing else here needs
+    from pyarrow import compute  # takes 30 ms; nothing else here needs it
 
     return compute.split_pattern(texts, BETWEEN_ELEMENTS.decode())

@@ -1,4 +1,4 @@
-"""`RawSource`: the examples of raw files, through a feature spec."""
+"""`RawSource`: the examples of raw files, read with a feature spec."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from ctr.features.windows import Windows
 
 
 class RawSource:
-    """Reads raw files, one after the other, through a spec.
+    """Reads raw files, one after the other, with a spec.
 
-    A row's position, in which `start`, `stop`, `count_rows` and `BadRows` count, is its place among all data
-    rows of all files, good or bad. So a part of the data is the same whatever is done with bad rows.
+    The position of a row, as in `start`, `stop`, `count_rows` and `BadRows`, counts all data rows of all
+    files, good or bad. So a part of the data is the same, whatever is done with bad rows.
     """
 
     position: int = 0
     """The position of the row after the last batch."""
     fraction_read: float = 0.0
-    """By rows if the pass has a `stop`, else by bytes of file."""
+    """By rows if the pass has a `stop`, otherwise by bytes of the files."""
     blocks_read: int = 0
     shared_threads: Threads | None = None
-    """What does the work of several threads, if they are not to be the source's own."""
+    """Threads to use instead of the source's own."""
     watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
     """Called with the rows of a pass in order: the cells of `columns`, and the status of each row."""
     on_left_out: Callable[[NDArray[np.int64]], None] | None = None
-    """Called with the positions of the rows that a pass leaves out, bad or not chosen, ascending."""
+    """Called with the ascending positions of the rows that a pass leaves out: bad or not chosen."""
 
     def __init__(
         self,
@@ -68,16 +68,16 @@ class RawSource:
     ) -> None:
         """Opens each file (see `input_files`) once, so that a wrong header is reported before any work.
 
-        `labels`: if ignored, files may lack labels (and weights), those that are there are not looked at, and
-        the batches have none; `absent`: likewise, and files without a header do lack the label's column.
-        `threads`: so many split and hash rows, while the one that iterates reads; 1: that does all. What
-        comes out is the same. `choice`: other rows are left out, though they have their positions; they are
-        not bad. `windows`: what those of the spec know of earlier rows; one pass is then possible, which
-        takes all rows in, chosen or not, in one thread, with their labels where files have them. `also`:
-        columns that are read for `watch`, whether the spec needs them or not. `with_fields`: batches have
-        field ids.
+        `labels`: if ignored, files may lack labels (and weights), existing ones are not read, and batches
+        have none; `absent`: likewise, and files without a header lack the label's column. `threads`: how many
+        split and hash rows, while the iterating thread reads; 1: it does everything. The result is the same.
+        `choice`: other rows are left out, but keep their positions and are not bad. `windows`: the state of
+        the spec's windows; only one pass is then possible, which adds all rows to it, chosen or not, in one
+        thread, with their labels if files have them. `also`: columns that are read for `watch`, whether or
+        not the spec needs them. `with_fields`: batches have field ids.
 
-        Raises DataError, or SpecError when spec and files do not fit, or windows are there without `windows`.
+        Raises DataError; SpecError if spec and files do not fit, or the spec has windows and `windows` is
+        None.
         """
         if spec.windows and windows is None:
             raise SpecError(
@@ -90,10 +90,10 @@ class RawSource:
         self.windows = windows if isinstance(windows, Windows) and spec.windows else None
         self.threads = threads if self._history is None else 1
         with_label = labels == "required"
-        every = (*also, *self._label_of_windows())
-        compiled = partial(Transform, spec, with_label=with_label, with_fields=with_fields, also=every)
+        more = (*also, *self._label_of_windows())
+        compiled = partial(Transform, spec, with_label=with_label, with_fields=with_fields, also=more)
         self._transform = compiled()
-        # For passes; the other one leaves windows unchanged.
+        # For passes; `_transform` leaves windows unchanged.
         self._passing = compiled(history=self._history, take_in=True)
         self._require_columns(also)
         self._bad = BadRowHandler(on_bad_rows, self._transform)
@@ -101,7 +101,7 @@ class RawSource:
         self._stopped: tuple[PlacedPiece, Generator[PlacedPiece, None, None]] | None = None
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
-        """The good rows at the positions `start..stop-1`, exactly `rows` in each batch but the last.
+        """The good rows at the positions `start..stop-1`, exactly `rows` per batch; the last may have fewer.
 
         One pass at a time: `fraction_read` is that of the latest. Labels must be 0 or 1 in all rows, or -1
         or 1 in all; the majority of the first good rows decides which, for all passes.
@@ -117,7 +117,7 @@ class RawSource:
 
     @property
     def on_bad_rows(self) -> BadRowPolicy:
-        """What becomes of bad rows."""
+        """What to do with bad rows."""
         return self._bad.policy
 
     @property
@@ -131,11 +131,11 @@ class RawSource:
         return self._bad.reasons
 
     def take_pass(self, splits: Sequence[Sequence[SplitPass]]) -> None:
-        """Counts what tasks have met, by file and in the order of its splits, as if this source had done it.
+        """Counts what tasks met, by file and in the order of its splits, as if this source had read the rows.
 
         Raises DataError as `batches` does at the end of a pass.
         """
-        kind = 1  # open, as in `BatchBuilder`
+        kind = 1  # undecided, as in `BatchBuilder`
         for file, of_file in zip(self.raw.files, splits, strict=True):
             for each in of_file:
                 if 1 not in (kind, each.no_click) and each.no_click != kind:
@@ -165,7 +165,7 @@ class RawSource:
         return self.raw.files
 
     def sample(self, rows: int) -> Batch:
-        """The first `rows` good examples, or all when there are fewer; bad rows are not counted."""
+        """The first `rows` good examples, or all if there are fewer; bad rows are not counted."""
         builder = BatchBuilder(self._transform.layout, rows, self.no_click)
         with closing(self._blocks()) as blocks:
             while builder.spare_rows and (block := next(blocks, None)) is not None:
@@ -179,29 +179,29 @@ class RawSource:
             return absent + field_warnings(self._transform, blocks) + self.layout_warnings()
 
     def layout_warnings(self) -> list[str]:
-        """Warnings about a layout of the files that does not fit the spec's source."""
+        """Warnings about files whose layout does not fit the spec's source."""
         with closing(self._blocks()) as blocks:
             return quoted_cells(self._transform, blocks) + typed_categories(self.raw)
 
     def count_rows(self) -> int:
-        """The number of data rows, good or bad. Text is read through for it, once."""
+        """The number of data rows, good or bad. Text is read to its end for this, once."""
         return sum(self.rows_by_file())
 
     def rows_by_file(self) -> Sequence[int]:
-        """The number of rows in each file; text is read completely, unless a pass has already done so."""
+        """The number of rows in each file; text is read to its end, unless a pass has already done so."""
         if self._file_rows is None:
             self._file_rows = self.raw.count_rows()
         return self._file_rows
 
     def count_not_chosen(self, rows: int) -> list[int]:
-        """For each `rows` rows, in order, how many are not chosen; empty: all are chosen."""
+        """For each `rows` rows, in order, how many are not chosen; empty if all are chosen."""
         counts = Counter[int]()
         for positions in self.not_chosen():
             counts.update((positions // rows).tolist())
         return [counts[part] for part in range(-(-self.count_rows() // rows))] if counts else []
 
     def not_chosen(self) -> Iterator[NDArray[np.int64]]:
-        """The positions of the rows that are not chosen, ascending, some at a time."""
+        """The positions of rows that are not chosen, ascending, some at a time."""
         position = 0
         for block in self.raw.blocks([]) if self.raw.choice is not None else ():
             yield np.flatnonzero(block.status == RowStatus.ELSEWHERE) + position
@@ -230,7 +230,7 @@ class RawSource:
         pieces = self._wanted(start, stop)
         for piece in pieces:
             yield from piece.blocks(self._passing)
-            # As long as it is open how rows without a click are labelled, the first of them decides.
+            # Until the label of rows without a click is known, rows are read in order: the first one decides.
             if (
                 self.threads > 1
                 and self.watch is None
@@ -248,8 +248,8 @@ class RawSource:
     def _wanted(self, start: int, stop: int | None) -> Iterator[PlacedPiece]:
         """The rows `start..stop-1`, piece by piece.
 
-        Parts of the data that follow each other are read without reading earlier rows again: a pass goes on
-        in the piece in which the one before it stopped.
+        For consecutive parts of the data, earlier rows are not read again: a pass continues in the piece in
+        which the previous one stopped.
         """
         stopped, self._stopped = self._stopped, None
         if stopped is not None and stopped[0].position > start:
@@ -257,7 +257,7 @@ class RawSource:
             stopped = None
         pieces = self._pieces() if stopped is None else stopped[1]
         piece = next(pieces, None) if stopped is None else stopped[0]
-        del stopped  # which would keep the piece in memory
+        del stopped  # it would keep the piece in memory
         while piece is not None:
             end = piece.position + piece.last
             first = max(start - piece.position, 0)
@@ -291,7 +291,7 @@ class RawSource:
         return self.raw.blocks(self.columns)
 
     def _leave_out(self, part: PlacedBlock | HashedPiece, first: int, last: int) -> None:
-        """Handles what is bad or not chosen among the rows `first..last-1` of a part."""
+        """Handles the bad rows and those not chosen among the rows `first..last-1` of a part."""
         at = first
         for rows, places in part.bad(first, last):
             if self.on_left_out is not None:
@@ -306,7 +306,7 @@ class RawSource:
 
     @cached_property
     def no_click(self) -> NDArray[np.int8]:
-        """int8[1]: how rows without a click are labelled (see `BatchBuilder`): the first rows decide once."""
+        """int8[1]: the label of rows without a click (see `BatchBuilder`); the first rows decide, once."""
         kind = 1
         if self._transform.with_label:
             with closing(self._blocks()) as blocks:
@@ -314,14 +314,14 @@ class RawSource:
         return np.array([kind], np.int8)
 
     def _label_of_windows(self) -> Sequence[str]:
-        """The label's column, for windows of files that have it; no other."""
+        """The label's column, if windows may use it: every file must have it."""
         label = self.spec.label_column
         if self._history is None or label is None:
             return ()
         return (label,) if all(label in reader.columns for _, reader in self.raw.readers()) else ()
 
     def _require_columns(self, also: Sequence[str]) -> None:
-        """Raises DataError unless every file has the columns of the transform, those of `also` among them."""
+        """Raises DataError unless every file has the transform's columns, including `also`."""
         needed = [name for name in self.columns if name not in also]
         why = "which was asked for"
         for file, reader in self.raw.readers():

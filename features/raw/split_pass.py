@@ -1,4 +1,4 @@
-"""`SplitPass`: what a task has met in its split of the raw files."""
+"""`SplitPass`: what a task met in its split of the raw files."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class SplitPass:
     """One pass over the rows of a split, whose positions count from its first row."""
 
     rows: int
-    """All of its data rows, good or bad."""
+    """The number of its data rows, good or bad."""
     bad: NDArray[np.int64]
     left_out: NDArray[np.int64]
-    """int64: the positions of the bad rows; and of these and those that are not chosen; both ascending."""
+    """int64: the positions of bad rows, and of rows that are bad or not chosen; both ascending."""
     examples: Sequence[str]
-    """What was wrong with the first few."""
+    """What was wrong with the first few bad rows."""
     reasons: Counter[str]
     kept: Path
-    """The file with the bad rows, if they are to be kept and there are any."""
+    """The file of the bad rows, if they are kept and there are any."""
     no_click: int
-    """How rows without a click are labelled, see `BatchBuilder.no_click`."""
+    """The label of rows without a click, see `BatchBuilder.no_click`."""
