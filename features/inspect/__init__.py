@@ -1,4 +1,4 @@
-"""Looking at raw data: a first spec for it, what a spec finds in it, and what becomes of a few rows."""
+"""Inspecting raw data: a first spec for it, what a spec finds in it, and the features of a few rows."""
 
 from ctr.features.inspect.check import Check, check, telling_fields
 from ctr.features.inspect.draft import draft_spec

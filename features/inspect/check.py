@@ -1,4 +1,4 @@
-"""`check`: what a spec finds in raw data, field by field, and what looks wrong with it."""
+"""`check`: what a spec finds in raw data, field by field, and possible problems."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _ENOUGH = 1_000  # rows for warnings about shares, and values of a field that ma
 
 @dataclass(slots=True)
 class FieldCheck:
-    """What is known of a field; shares are of the rows."""
+    """Figures of a field; shares are of all rows."""
 
     name: str
     column: str
     type: str
     missing: float
-    """Share without a value."""
+    """Share of rows without a value."""
     distinct: int
-    """Features that its values become."""
+    """The number of distinct features of its values."""
     most_frequent: float
-    """Share of the most frequent one."""
+    """Share of the most frequent feature."""
     unseen: float
-    """Share of the second half of the rows whose value the first half does not have."""
+    """Share of the second half's values that do not occur in the first half."""
     auc: float
     """How well its values' click rates in the first half rank the second half: 0.5 not at all, 1 perfectly.
-    Not a number without both kinds of rows."""
+    NaN unless there are rows with and without a click."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -62,15 +62,15 @@ class Check:
     sorted_by_label: bool
     fields: list[FieldCheck]
     times: list[TimeOrder]
-    """Of each column that time fields or windows read."""
+    """For each column that time fields or windows read."""
     unused: list[str]
-    """Columns of the first file that the spec says nothing of."""
+    """Columns of the first file that the spec does not mention."""
     layout: list[str]
     """What does not fit the spec's source."""
 
     @property
     def warnings(self) -> list[str]:
-        """About the data, then about its order, then about fields."""
+        """Warnings about the data, then about its order, then about fields."""
         warnings = list(self.layout)
         warnings += [text for each in self.times for text in each.warnings]
         warnings += [f"field {each.name!r}: {text}" for each in self.fields for text in each.warnings]
@@ -82,7 +82,7 @@ class Check:
         return warnings
 
     def to_json(self) -> dict[str, Any]:
-        """Everything by name, as JSON can hold it."""
+        """All of it by name, as JSON values."""
         facts = asdict(self) | {"warnings": self.warnings}
         for each in facts["fields"]:
             each["auc"] = None if np.isnan(each["auc"]) else each["auc"]
@@ -92,9 +92,9 @@ class Check:
 
 
 def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int) -> Check:
-    """Check the first `rows` of the inputs against `spec`, which is first fitted on all of them if necessary.
+    """Checks the first `rows` rows against `spec`, which is first fitted on all rows if necessary.
 
-    Raises DataError when a column is missing, or there is no good row; bad rows are counted.
+    Raises DataError if a column is missing, or there is no good row; bad rows are counted.
     """
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to check.")
@@ -106,12 +106,12 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
     passes = [_Pass(spec, single, files, rows)] if single else []
     passes += [_Pass(spec, [each], files, rows) for each in several]
     checked = {
-        each.name: _check_field(each, *column, one.labels)
-        for one in passes
-        for each, column in zip(one.fields, one.columns(), strict=True)
+        each.name: _check_field(each, *column, pass_.labels)
+        for pass_ in passes
+        for each, column in zip(pass_.fields, pass_.columns(), strict=True)
     }
     first = passes[0]
-    alone = len(passes) == 1 and not spec.windows  # it has then met every bad row
+    alone = len(passes) == 1 and not spec.windows  # the pass has then met every bad row
     bad_rows = first.source.bad_rows if alone else _bad_rows(spec, files, rows)
     return Check(
         rows=len(first.labels),
@@ -127,7 +127,7 @@ def check(spec: FeatureSpec, inputs: Sequence[str | Path | InputFile], rows: int
 
 
 def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRows:
-    """The rows that building a data set would refuse: for all fields, crosses and windows together."""
+    """The rows that building a data set would reject: for all fields, crosses and windows together."""
     windows = Windows(spec) if spec.windows else None
     source = RawSource(spec, files, on_bad_rows=SKIP, windows=windows)
     for _ in source.batches(_BLOCK, 0, rows):
@@ -136,23 +136,23 @@ def _bad_rows(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> BadRo
 
 
 def telling_fields(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> dict[str, float]:
-    """The AUC of fields that predict the label by themselves, so that `check` would warn of them.
+    """The AUC of fields that predict the label on their own, so that `check` would warn of them.
 
-    Checks fields with one value per row, in the first `rows`, through a fitted spec. Raises DataError.
+    Checks fields with one value per row, in the first `rows` rows, with a fitted spec. Raises DataError.
     """
     single = [each for each in spec.fields if not each.several]
     if not single:
         return {}
-    one = _Pass(spec, single, files, rows)
+    first = _Pass(spec, single, files, rows)
     return {
         each.name: auc
-        for each, (_, values, _) in zip(one.fields, one.columns(), strict=True)
-        if (auc := _auc(values, one.labels)) > _TELLS
+        for each, (_, values, _) in zip(first.fields, first.columns(), strict=True)
+        if (auc := _auc(values, first.labels)) > _TELLS
     }
 
 
 class _Pass:
-    """The first rows, through some of the fields."""
+    """The first rows, with some of the fields."""
 
     def __init__(
         self, spec: FeatureSpec, fields: Sequence[InputField], files: Sequence[InputFile], rows: int
@@ -173,7 +173,7 @@ class _Pass:
         self._missing = transform.apply_rows([{}]).slots.astype(np.uint64)
 
     def columns(self) -> list[tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.bool_]]]:
-        """Of each field: int64[k], the rows of its features; uint64[k], which they are; whether missing."""
+        """For each field: int64[k], the rows of its features; uint64[k], the features; whether missing."""
         slots = np.concatenate([batch.slots.astype(np.uint64) for batch in self._batches])
         counts = np.concatenate([np.diff(batch.indptr) for batch in self._batches])
         rows = np.repeat(np.arange(counts.size), counts)
@@ -216,7 +216,7 @@ def _check_field(
 
 
 def _auc(values: NDArray[np.uint64], labels: NDArray[np.float32]) -> float:
-    """How well click rates by value, of the first half and smoothed, rank the second half."""
+    """How well smoothed click rates by value, from the first half, rank the second half."""
     half = labels.size // 2
     positive = labels[half:] > 0
     if half == 0 or positive.all() or not positive.any():

@@ -1,4 +1,4 @@
-"""`draft_spec`: a first feature spec for raw data, from what its first rows look like."""
+"""`draft_spec`: a first feature spec for raw data, derived from its first rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ctr.features.spec import UNIX, dump_yaml
 from ctr.features.text import is_decimal
 
 SAMPLE_ROWS = 10_000
-_ENOUGH = 100  # rows to tell an id by
-_NEARLY_ALL = 0.98  # of the values that are there
+_ENOUGH = 100  # rows from which ids are recognised
+_NEARLY_ALL = 0.98  # of the values that are not missing
 _RARELY_PRESENT = 0.005  # share of rows with a value, below which a column is 100% missing when rounded
-_FEW = 32  # distinct numbers that are rather names of something
+_FEW = 32  # up to this many distinct numbers are rather names of something
 _CODES_FROM, _FEW_CODES = 50, 0.05
 _EDGES = 31
 _LABELS = re.compile(
@@ -40,7 +40,7 @@ _TIME_FORMATS = (
 _DATE = len("2017-11-06")
 _UNIX = re.compile(r"1\d{9}(\.\d+)?")
 _SPLITS = ("|", ";", " ", ",")
-_WORDS = 4.0  # a cell, from which it is text
+_WORDS = 4.0  # words per cell, from which a column is text
 _HEAD = """\
 # A first spec for {where}, from its first {rows:,} rows; edit as needed.
 # All that a spec can say: docs/spec.md and docs/features.md. To see the features of some rows:
@@ -58,9 +58,10 @@ class _Column:
     """The texts that are not missing values."""
     distinct: int
     lists: bool
-    """Whether values are lists, whose elements are apart."""
+    """Whether values are lists, with separated elements."""
     fractions: bool = False
-    """True if some values are fractions, typed as numbers: rows for predictions have no such categories."""
+    """Whether some values are numbers with fractions by type: rows for predictions cannot have these as
+    categories."""
 
     @property
     def remark(self) -> str:
@@ -69,7 +70,7 @@ class _Column:
 
     @property
     def present(self) -> float:
-        """Share of the rows that have a value."""
+        """Share of the rows with a value."""
         return len(self.values) / len(self.texts)
 
     def nearly_all(self, is_so: Callable[[str], object]) -> bool:
@@ -79,8 +80,8 @@ class _Column:
 def draft_spec(where: str, *, label: str | None = None) -> str:
     """The YAML text of a spec for the raw data `where` (a path, folder, pattern or URI), with comments.
 
-    `label` names the column of the label; None: that with a usual name, or else the only one of two kinds of
-    labels. Raises DataError when there is none, and as reading does.
+    `label` names the column of the label; None: the column with a usual name, otherwise the only one with two
+    kinds of labels. Raises DataError if there is none, and as reading does.
     """
     sample = read_sample(input_files([where]), SAMPLE_ROWS)
     columns = [_column(name, texts, sample) for name, texts in sample.columns.items()]
@@ -114,9 +115,9 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
 
 
 def _source(sample: Sample, left_out: Sequence[str]) -> dict[str, Any]:
-    kept = {k: v for k, v in sample.source.to_yaml().items() if v not in ([], ())}
+    source = {k: v for k, v in sample.source.to_yaml().items() if v not in ([], ())}
     ignored = [line.split(":")[0].removeprefix("#   ") for line in left_out]
-    return kept | ({"ignore": ignored} if ignored and sample.source.header else {})
+    return source | ({"ignore": ignored} if ignored and sample.source.header else {})
 
 
 def _flow(field: dict[str, Any]) -> str:
@@ -142,7 +143,7 @@ def _label_of(where: str, columns: Sequence[_Column], label: str | None) -> str:
     usual = [column.name for column in binary if _LABELS.fullmatch(column.name)]
     candidates = usual or [column.name for column in binary]
     if len(candidates) != 1 and not usual and columns[0].name in candidates:
-        candidates = candidates[:1]  # by custom the first column, as in Criteo's logs
+        candidates = candidates[:1]  # usually the first column, as in Criteo's logs
     if len(candidates) != 1:
         which = (
             f"{len(candidates)} columns could be: {', '.join(candidates)}"
@@ -172,7 +173,7 @@ def _useless(column: _Column, rows: int) -> str:
 
 
 def _time_formats(column: _Column) -> list[str | None]:
-    """The formats in which nearly all texts are times, in the order of `_TIME_FORMATS`."""
+    """The formats in which nearly all texts are valid times, in the order of `_TIME_FORMATS`."""
     texts = Column.of(*column.values)
     return [each for each in _TIME_FORMATS if texts.times(each).present.sum() >= _NEARLY_ALL * len(texts)]
 
@@ -212,11 +213,11 @@ def _is_list(column: _Column, mark: str) -> bool:
 
 
 def _buckets(column: _Column) -> dict[str, Any]:
-    """The transform of a column of numbers; none if they are codes: whole, far from 0, and not many.
+    """The transform of a column of numbers; empty if they are codes: whole, far from 0, and few.
 
-    Buckets of equally many values, also where the tail is long. Beside log-squared buckets, the log loss of
-    later rows is 0.33% lower on four parts of Criteo (16,000 to 36,000 rows; 15 edges: 0.41%), 0.16% on three
-    synthetic logs of 40,000 and 0.06% on one of 400,000, where 15 edges cost 0.17%.
+    Buckets have equally many values, even if the tail is long. Compared with log-squared buckets, the log
+    loss of later rows is 0.33% lower on four parts of Criteo (16,000 to 36,000 rows; 15 edges: 0.41%), 0.16%
+    on three synthetic logs of 40,000 and 0.06% on one of 400,000, where 15 edges cost 0.17%.
     """
     values = np.array([float(text) for text in column.values if is_decimal(text)])
     whole = (values == np.floor(values)).all()
@@ -231,5 +232,5 @@ def _buckets(column: _Column) -> dict[str, Any]:
 
 
 def _rounded(numbers: NDArray[np.float64], digits: int) -> list[float]:
-    """The distinct numbers, ascending, with so many significant digits; 17 tell all apart."""
+    """The distinct numbers, ascending, with this many significant digits; 17 distinguish all numbers."""
     return sorted({float(f"{number:.{digits}g}") for number in numbers})

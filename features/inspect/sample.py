@@ -1,4 +1,4 @@
-"""`Sample`: the first rows of raw files without a spec, and their layout."""
+"""`Sample`: the first rows of raw files, read without a spec, and their layout."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _LIBSVM = re.compile(r"[-+]?\d+(\.\d+)?(\s+\d+:\S+)+\s*(#.*)?")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The texts of the first rows, column by column."""
+    """The texts of the first rows, by column."""
 
     source: Source
-    """How the file is laid out."""
+    """The layout of the file."""
     columns: dict[str, list[str]]
-    """By name, the text of each row; empty where a value is missing."""
+    """By name, the text of each row; empty for a missing value."""
     lists: frozenset[str] = frozenset()
-    """Those of them whose values are lists, with separated elements in the text."""
+    """Columns whose values are lists, with separated elements in the text."""
     unread: Sequence[str] = ()
-    """Other columns, such as of objects: of types that no field reads."""
+    """Other columns, of types that no field reads, such as objects."""
     odd: Mapping[str, int] = field(default_factory=dict)
-    """In how many of the first rows of JSON lines a column of plain values has a list or an object."""
+    """By column of plain values, in how many of the first rows of JSON lines it has a list or an object."""
     floats: Collection[str] = ()
-    """Columns of floating-point numbers: of this type, or in JSON lines with fractions that are no texts."""
+    """Columns of floating-point numbers: by type, or in JSON lines, with fractions that are not texts."""
 
     @property
     def rows(self) -> int:
@@ -51,7 +51,7 @@ class Sample:
 
 @dataclass(slots=True)
 class _Shapes:
-    """The columns known to have several values, or objects, in a row."""
+    """What is known of columns: lists, columns that cannot be read, exceptions, and floats."""
 
     lists: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
@@ -59,14 +59,14 @@ class _Shapes:
     floats: set[str] = field(default_factory=set)
 
     def add(self, column: str, *, lists: bool) -> None:
-        """Add the column of an `UnfitColumnError`; one that does not fit as a list either cannot be read."""
+        """Adds the column of an `UnfitColumnError`; one that does not fit as a list either cannot be read."""
         (self.lists if lists and column not in self.lists else self.unread).add(column)
 
 
 def read_sample(files: Sequence[InputFile], rows: int) -> Sample:
-    """The first `rows` rows, laid out as those of the first file.
+    """The first `rows` rows, with the layout of the first file.
 
-    Raises DataError for a file that is no table, such as libsvm, or is empty.
+    Raises DataError for a file that is empty, or is not a table, such as libsvm.
     """
     source = _source_of(files[0])
     shapes = _shapes_of_json(files[0]) if source.format == "jsonl" else _Shapes()
@@ -111,7 +111,7 @@ def _float_columns(reader: Reader) -> list[str]:
 
 
 def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool:
-    """Adds those of one file; whether there are enough now."""
+    """Adds the rows of one file; returns whether there are enough now."""
     for block in blocks_of(reader, list(columns)):
         good = [row for row in range(len(block.cells)) if block.status[row] == 0]
         for column, texts in enumerate(columns.values()):
@@ -122,7 +122,7 @@ def _take_rows(reader: Reader, columns: dict[str, list[str]], rows: int) -> bool
 
 
 def _shapes_of_json(file: InputFile) -> _Shapes:
-    """Of the first rows; those that are no JSON are left to the reader, as are the few unlike the others."""
+    """From the first rows; lines that are not JSON, and the few unlike the others, are left to the reader."""
     kinds: dict[str, Counter[str]] = {}
     shapes = _Shapes()
     for line in _first_lines(file, as_json=True):
@@ -147,7 +147,7 @@ def _shapes_of_json(file: InputFile) -> _Shapes:
 
 
 def _kind(value: Any) -> str:
-    """Whether a value of JSON is `plain`, a `list`, or `nested`, which no field reads."""
+    """Whether a JSON value is `plain`, a `list`, or `nested`, which no field reads."""
     elements = value if isinstance(value, list) else [value]
     if any(isinstance(each, dict | list) for each in elements):
         return "nested"
@@ -155,14 +155,14 @@ def _kind(value: Any) -> str:
 
 
 def _bare_spec(source: Source, lists: Collection[str]) -> FeatureSpec:
-    """A spec with only the layout of a file, and which columns are lists."""
+    """A spec with only the layout of a file, and its columns of lists."""
     name = source.columns[0] if source.columns else "label"
     other = source.columns[1] if len(source.columns) > 1 else "field"
     fields = [{"name": each, "type": "list"} for each in lists] or [{"name": other, "type": "category"}]
     spec = {
         "version": 1,
         "source": source.to_yaml(),
-        "label": "\n" if lists else name,  # the name of none of them
+        "label": "\n" if lists else name,  # not the name of any column
         "fields": fields,
     }
     return FeatureSpec.model_validate(spec)
@@ -188,7 +188,7 @@ def _source_of(file: InputFile) -> Source:
         )
     first, *others = rows
     repeated = next((name for name in first if first.count(name) > 1), None)
-    header = not any(is_decimal(name) for name in first) and all(first[1:])  # pandas names no index
+    header = not any(is_decimal(name) for name in first) and all(first[1:])  # pandas gives the index no name
     if header and others and not any(map(is_decimal, others[0])):
         columns = zip(*others, strict=False)
         header = repeated is None and not all(a in column for a, column in zip(first, columns, strict=False))
@@ -212,14 +212,14 @@ def _first_lines(file: InputFile, *, as_json: bool = False) -> list[str]:
 
 
 def _regular(rows: Sequence[Sequence[str]]) -> float:
-    """The number of cells per row, if nearly all rows have the same number; else 0."""
+    """The number of cells per row, if nearly all rows have the same number; otherwise 0."""
     counts = [len(row) for row in rows]
     usual = max(set(counts), key=counts.count)
     return float(usual) if usual > 1 and counts.count(usual) >= 0.9 * len(counts) else 0.0
 
 
 def _split(lines: Sequence[str], delimiter: str, quote: bool) -> list[list[str]]:
-    """The cells of each row; one in quotes may have several lines."""
+    """The cells of each row; a quoted cell may span lines."""
     if quote:
         with suppress(csv.Error):
             return list(csv.reader([f"{line}\n" for line in lines], delimiter=delimiter))

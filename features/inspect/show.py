@@ -24,15 +24,15 @@ from ctr.features.windows import Windows
 
 _SAMPLED_ROWS = 8_192
 NONE = "none"
-"""Shown in place of a feature for a field that has none in a row."""
+"""Shown for a field that has no feature in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFeature:
-    """One feature of a row, or a field that has none there."""
+    """One feature of a row, or a field without a feature in it."""
 
     field: str
-    """Of the field or cross."""
+    """The name of the field or cross."""
     text: str
     """The cell; empty for a cross."""
     feature: str
@@ -45,11 +45,11 @@ class ShownRow:
     """A row and its features, in the order of the spec's fields and crosses."""
 
     place: str
-    """Where it stands, such as `clicks.tsv:17`; if it is a bad row, with what is wrong."""
+    """Where the row is, such as `clicks.tsv:17`; for a bad row, also what is wrong with it."""
     features: tuple[ShownFeature, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name, as JSON can hold them."""
+        """The fields by name, as JSON values."""
         return asdict(self)
 
 
@@ -58,7 +58,7 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
 
     Features of windows are left out, as they depend on other rows.
 
-    Raises DataError for data that carries its own features, when there is no such row, and as reading does.
+    Raises DataError for data that carries its own features, if there is no such row, and as reading does.
     """
     if not spec.fields:
         raise DataError(f"{spec.source.format} data carries its own features: there are no fields to show.")
@@ -72,13 +72,13 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
 
 
 def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
-    """A row as it is sent for scoring, a mapping of columns to values; `spec` is fitted.
+    """A row as it is sent for scoring, a mapping from columns to values; `spec` must be fitted.
 
     Features of windows are left out. Raises DataError as `Transform.apply_rows` does.
     """
     transform = Transform(spec, with_label=False)
     cells = transform.cells_of([row])
-    transform.apply(cells)  # finds what is wrong with it
+    transform.apply(cells)  # raises an error if the row is bad
     spec = spec.of_fields(spec.fields)
     return _named(spec, Naming(spec, transform.columns), transform.columns, cells, "the row")
 
@@ -86,8 +86,8 @@ def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
 def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_000) -> Collisions:
     """The features of the first `rows` rows of raw files, by field, and how many of them share a slot.
 
-    Bad rows are left out, and so are the features of windows. Raises DataError, also where all rows are bad,
-    and SpecError as `RawSource` does.
+    Bad rows and features of windows are left out. Raises DataError, also if all rows are bad, and SpecError
+    as `RawSource` does.
     """
     source = RawSource(spec, paths, on_bad_rows=SKIP, labels="ignored", windows=Windows(spec))
     counter = CollisionCounter(spec, source.columns)
@@ -122,7 +122,7 @@ def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block
 
 
 def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cells, place: str) -> ShownRow:
-    """The one row of `cells`, which is good."""
+    """The only row of `cells`, which must be good."""
     row_features = naming.of(cells, np.zeros(1, np.uint8))
     texts = {field.name: _cell(cells, columns.index(column_of(field))) for field in spec.fields}
     shown = []
@@ -139,5 +139,5 @@ def _named(spec: FeatureSpec, naming: Naming, columns: Sequence[str], cells: Cel
 
 
 def _cell(cells: Cells, column: int) -> str:
-    """The text of the one row; elements of a list that came as one have commas between them."""
+    """The text of the only row; elements of a list are separated by commas."""
     return cells.text(0, column).replace(BETWEEN_ELEMENTS.decode(), ", ")

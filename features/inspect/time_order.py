@@ -1,4 +1,4 @@
-"""`time_order`: whether rows are in the order of their times, and advice if they are not."""
+"""`time_order`: whether rows are in the order of their times, with advice if they are not."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SECOND_US = 1_000_000
 
 @dataclass(slots=True)
 class TimeOrder:
-    """How the times of a column follow each other, over the rows that have one."""
+    """The order of the times in a column, among the rows that have one."""
 
     column: str
     format: str | None
     read_by: list[str]
     """The fields and windows that read it."""
     rows: int
-    """How many have a time."""
+    """How many rows have a time."""
     back: int
     """How many of them are earlier than a row before them."""
     furthest_back_s: float
@@ -35,38 +35,38 @@ class TimeOrder:
     first: str | None
     """The earliest time, in ISO 8601 and UTC; None without any."""
     last: str | None
-    """The latest one."""
+    """The latest time."""
     period_s: float
-    """How many seconds there are from the earliest to the latest."""
+    """Seconds from the earliest time to the latest."""
     warnings: list[str] = field(default_factory=list)
 
     @property
     def in_order(self) -> bool:
-        """Whether no row is earlier than one before it."""
+        """Whether no row is earlier than a row before it."""
         return self.back == 0
 
 
 def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list[TimeOrder]:
-    """The order of the first `rows` rows by each column that time fields and windows of `spec` read as times.
+    """The order of the first `rows` rows by each column that time fields and windows of `spec` read.
 
-    Raises DataError as reading does. Rows without a valid time are left out.
+    Raises DataError as reading does. Rows without a valid time are ignored.
     """
     passes: dict[tuple[str, str | None], _Pass] = {}
     for each in spec.fields:
         if isinstance(each, TimeField):
             passes.setdefault((column_of(each), each.format), _Pass([], {})).read_by.append(each.name)
     for window in spec.windows:
-        one = passes.setdefault((window.time, window.format), _Pass([], {}))
-        one.read_by.append(window.name)
-        one.late[window] = 0
+        pass_ = passes.setdefault((window.time, window.format), _Pass([], {}))
+        pass_.read_by.append(window.name)
+        pass_.late[window] = 0
     if not passes:
         return []
     names = list(dict.fromkeys(column for column, _ in passes))
     for block, count in _first(spec, files, names, rows):
         columns = Columns(block.cells, block.status, slice(0, count), names)
-        for (name, time_format), one in passes.items():
-            one.add(columns[name].times(time_format))
-    return _with_advice(spec, [one.order(*which) for which, one in passes.items()])
+        for (name, time_format), pass_ in passes.items():
+            pass_.add(columns[name].times(time_format))
+    return _with_advice(spec, [pass_.order(*which) for which, pass_ in passes.items()])
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Pass:
 
     read_by: list[str]
     late: dict[Window, int]
-    """By window, how many rows its slack does not cover."""
+    """By window, how many rows are late by more than its slack."""
     rows: int = 0
     back: int = 0
     furthest_us: int = 0
@@ -83,11 +83,11 @@ class _Pass:
     latest: int = np.iinfo(np.int64).min
 
     def add(self, times: Times) -> None:
-        """The times of the next rows."""
+        """Adds the times of the next rows."""
         values = times.values[times.present & (times.problem == 0)]
         if not values.size:
             return
-        # No difference overflows: the first time is never behind the one before it.
+        # No difference overflows: `latest` is at least the first time.
         latest = np.maximum.accumulate(np.maximum(values, self.latest))
         behind = latest - values
         self.rows += values.size
@@ -98,7 +98,7 @@ class _Pass:
             self.late[window] += int(np.count_nonzero(behind > microseconds(window.slack)))
 
     def order(self, column: str, time_format: str | None) -> TimeOrder:
-        """All of it."""
+        """The result for all rows so far."""
         some = self.rows > 0
         return TimeOrder(
             column=column,
@@ -114,7 +114,7 @@ class _Pass:
         )
 
     def _of_windows(self, column: str) -> list[str]:
-        """A warning for each group of windows with the same number of late rows, with the slack they need."""
+        """A warning per group of windows with the same number of late rows, with the slack that they need."""
         by_count: dict[tuple[int, str], list[Window]] = {}
         for window, late in self.late.items():
             if late:
@@ -135,7 +135,7 @@ class _Pass:
 
 
 def _may_have(window: Window, slack: str) -> bool:
-    """Whether all spans of the window are longer."""
+    """Whether the window may have this slack: all its spans must be longer."""
     try:
         Window.model_validate(window.model_dump() | {"slack": slack})
     except ValueError:
@@ -155,7 +155,7 @@ def _first(
 
 
 def _with_advice(spec: FeatureSpec, orders: list[TimeOrder]) -> list[TimeOrder]:
-    """Add a warning about hold-outs to each column, unless rows are nearly in the order of one of them."""
+    """Adds a warning about hold-outs to each column, unless rows are nearly in the order of one of them."""
     if spec.windows or any(each.furthest_back_s <= _NEARLY * each.period_s for each in orders if each.rows):
         return orders
     advice = (
