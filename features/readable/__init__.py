@@ -1,4 +1,4 @@
-"""Features in words: which text is behind a slot, how often it occurs, and which share a slot."""
+"""Readable features: the texts of a slot, how often they occur, and which features share a slot."""
 
 from ctr.features.readable.collisions import CollisionCounter, Collisions, bits_for, share_colliding
 from ctr.features.readable.dictionary import (

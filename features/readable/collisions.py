@@ -1,4 +1,4 @@
-"""`Collisions`: how many features of each field share a slot in a sample of rows, and how many must."""
+"""`Collisions`: how many features of each field share a slot in a sample of rows; expected numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells
 
 FEW = 0.01
-"""The share of colliding features below which more bits are of no use."""
+"""If a smaller share of features collides, more bits are useless."""
 
 
 def share_colliding(features: int, bits: int) -> float:
@@ -30,20 +30,20 @@ def bits_for(features: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FieldCollisions:
-    """Of one field or cross, or of all together."""
+    """Figures of one field or cross, or of all together."""
 
     name: str
     features: int
-    """Distinct ones in the sample."""
+    """The number of distinct features in the sample."""
     expected: float
     """How many of them are expected to share a slot with another feature of the sample."""
     actual: int
-    """How many share one."""
+    """How many of them do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collisions:
-    """The features of a sample of rows, by field, and which of them share a slot."""
+    """The features of a sample of rows, by field, and how many share a slot."""
 
     rows: int
     bits: int
@@ -53,12 +53,12 @@ class Collisions:
     fields: tuple[FieldCollisions, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields by name, as JSON can hold them."""
+        """The fields by name, as JSON values."""
         return asdict(self)
 
 
 class CollisionCounter:
-    """Collects the distinct features of rows; its memory grows with them."""
+    """Collects the distinct features of rows; its memory grows with their number."""
 
     def __init__(self, spec: FeatureSpec, columns: Sequence[str]) -> None:
         """For cells of these columns. Raises SpecError as `Transform` does."""
@@ -68,7 +68,7 @@ class CollisionCounter:
         self._hashes = [np.empty(0, np.uint64) for _ in self._naming.names]
 
     def add(self, cells: Cells, status: NDArray[np.uint8]) -> None:
-        """Takes in the rows whose `status` is 0."""
+        """Adds the rows whose `status` is 0."""
         rows = self._naming.of(cells, status)
         self._rows += len(rows)
         self._hashes = [

@@ -19,7 +19,7 @@ from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells
 
 _SPARE = 4
-"""Features that are counted, per feature that is wanted: the more, the closer the counts."""
+"""How many features are counted per feature of the result: the more, the more accurate the counts."""
 _AT_LEAST = 16_384
 _COUNTED = NAMED.append(pa.field("missed", pa.int64()))
 
@@ -38,18 +38,18 @@ class _Counts(NamedTuple):
 
     @property
     def most(self) -> NDArray[np.int64]:
-        """What the counts are at most."""
+        """Upper bounds of the true counts."""
         return self.counts + self.missed
 
 
 class Dictionary:
-    """Counts features, and knows the most frequent `size` of them, each with its slot and its text.
+    """Counts features, and returns the most frequent `size` of them, each with its slot and its text.
 
-    Features are counted by the 64 bits of their hashes, so that several of one slot stay apart. If there are
-    too many, those with the smallest counts are forgotten, as Misra and Gries (1982) have it, a block of rows
-    at a time (Agarwal et al., Mergeable Summaries, PODS 2012): with `n` occurrences in all and `k` features
-    kept, no count misses more than `n / k`, and each says how many it may miss. The same rows in the same
-    blocks give the same dictionary.
+    Features are counted by the 64 bits of their hashes, so that several with the same slot are distinguished.
+    If there are too many, those with the smallest counts are dropped, as in Misra and Gries (1982), a block
+    of rows at a time (Agarwal et al., Mergeable Summaries, PODS 2012): with `n` occurrences in total and `k`
+    features kept, no count misses more than `n / k`, and each says how many it may miss. The same rows in the
+    same blocks give the same dictionary.
     """
 
     size: int
@@ -61,7 +61,7 @@ class Dictionary:
         self._naming = Naming(spec, columns)
         self._kept = max(_SPARE * size, _AT_LEAST)
         self._rows = 0
-        self._forgotten = 0  # the most that a feature which is not kept can have occurred
+        self._forgotten = 0  # upper bound of the count of any feature that is not kept
         nothing = np.empty(0, np.int64)
         self._counts = _Counts(nothing.astype(np.uint64), nothing, nothing, nothing.astype(object))
 
@@ -78,7 +78,7 @@ class Dictionary:
         order = np.argsort(hashes)
         hashes, first, counts, numbers = hashes[order], first[order], counts[order], numbers[order]
         new = self._count_known(hashes, counts)
-        # Only what stays gets its text.
+        # Texts are made only for features that are kept.
         least = self._least(np.concatenate([self._counts.most, counts[new] + self._forgotten]))
         new = new[counts[new] + self._forgotten > least]
         texts = np.empty(new.size, object)
@@ -97,15 +97,15 @@ class Dictionary:
         self._forgotten = max(self._forgotten, least)
 
     def _count_known(self, hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Adds the counts of features that are kept already; returns the places of the others."""
-        padded = np.append(self._counts.hashes, np.uint64(0))  # where a hash behind all others is looked up
+        """Adds the counts of features that are already kept; returns the places of the others."""
+        padded = np.append(self._counts.hashes, np.uint64(0))  # for hashes greater than all others
         places = np.searchsorted(self._counts.hashes, hashes)
         same = (padded[places] == hashes) & (places < self._counts.hashes.size)
         self._counts.counts[places[same]] += counts[same]
         return np.flatnonzero(~same)
 
     def _least(self, most: NDArray[np.int64]) -> int:
-        """Features that occurred at most this often have to be forgotten; -1: none."""
+        """Features with counts up to this are dropped; -1: none."""
         if most.size <= self._kept:
             return -1
         return int(np.partition(most, most.size - self._kept - 1)[most.size - self._kept - 1])
@@ -124,7 +124,7 @@ class Dictionary:
 
 
 DICTIONARY = "dictionary.arrow"
-"""Its name in the folder; the manifest has its SHA-256 under `sha256`, if there is one."""
+"""Its file name in the folder; the manifest's `sha256` has its SHA-256 if there is a dictionary."""
 
 
 def dictionary_bytes(table: pa.Table) -> bytes:
@@ -136,9 +136,9 @@ def dictionary_bytes(table: pa.Table) -> bytes:
 
 
 def read_dictionary_bytes(path: Path) -> bytes | None:
-    """The content of the file in the data set or model `path`; None if it has none.
+    """The content of the file in the data set or model `path`; None if it has no dictionary.
 
-    Raises DataError if it is not the one that was written.
+    Raises DataError if it is not the file that was written.
     """
     try:
         sums = json.loads((path / MANIFEST).read_bytes()).get("sha256", {})
@@ -156,11 +156,11 @@ def read_dictionary_bytes(path: Path) -> bytes | None:
 
 
 def read_dictionary(path: str | Path) -> pa.Table:
-    """The features that a data set, or a model trained on it, has texts for: the most frequent ones first.
+    """The features for which a data set, or a model trained on it, has texts: the most frequent ones first.
 
     Columns: `slot` (uint64), `feature` (its text, such as `site=example.com`), `count` (how often it occurs),
-    and `missed`: it may occur so many times more. A slot with several rows is one that features share. Raises
-    DataError if there is no dictionary, or not the one that was written.
+    and `missed` (how many more times it may occur). A slot with several rows is shared by features. Raises
+    DataError if there is no dictionary, or it is not the one that was written.
     """
     content = read_dictionary_bytes(Path(path))
     if content is None:

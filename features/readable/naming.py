@@ -1,4 +1,4 @@
-"""`Naming`: the features of rows, each with a readable text; `window_names`: those that windows can give."""
+"""`Naming`: readable texts for the features of rows; `window_names`: texts for buckets of windows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MISSING = "(missing)"
 NAMED = pa.schema({"slot": pa.uint64(), "feature": pa.string(), "count": pa.int64()})
 """The columns of a table of features."""
 _LONGEST = 200  # characters of a value
-_TEXTS_KEPT = 65_536  # by field: values that come again need not be parsed again
+_TEXTS_KEPT = 65_536  # by field, so that repeated values are not parsed again
 
 
 class Features(NamedTuple):
@@ -33,7 +33,7 @@ class Features(NamedTuple):
     bounds: NDArray[np.int64]
     """int64[rows + 1]: row `i` has the features `bounds[i]..bounds[i + 1] - 1`."""
     hashes: NDArray[np.uint64]
-    """uint64[bounds[-1]]: all 64 bits of each."""
+    """uint64[bounds[-1]]: all 64 bits of each hash."""
     values: NDArray[np.float32] | None = None
     """float32[bounds[-1]]; None: all are 1."""
 
@@ -47,14 +47,14 @@ def slots_of(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
 class Naming:
     """Names the features of a spec. Its fields and crosses are numbered in the spec's order.
 
-    Each has a `Transform` of its own, whose slots are all 64 bits of the hashes: so the named features are
+    Each of them has its own `Transform`, whose slots are all 64 bits of the hashes. So the named features are
     those that training and serving hash, whatever the step.
     """
 
     def __init__(self, spec: FeatureSpec, columns: Sequence[str]) -> None:
         """For cells of these columns. Raises SpecError as `Transform` does."""
         self.names = spec.names
-        """Of fields and crosses."""
+        """The names of fields and crosses."""
         self.fields, self.crosses = spec.all_fields, spec.crosses
         fields = {field.name: field for field in self.fields}
         self._transforms = [_alone(spec, [field]) for field in self.fields]
@@ -68,7 +68,7 @@ class Naming:
         self._missing = [hash_bytes(b"", seed_of(field.name, spec)) for field in self.fields]
 
     def of(self, cells: Cells, status: NDArray[np.uint8]) -> NamedRows:
-        """The features of the rows whose `status` is 0; all of these must be good."""
+        """The features of the rows whose `status` is 0, which must all be good."""
         features: list[Features] = []
         for transform, places in zip(self._transforms, self._places, strict=True):
             own = Cells(
@@ -87,7 +87,7 @@ class Naming:
         return NamedRows(self, cells, np.flatnonzero(status == 0), features)
 
     def values(self, number: int, cells: Cells, row: int, hashes: list[int]) -> Sequence[str]:
-        """The texts of a field's features in a row of `cells`, without its name; `hashes` are theirs."""
+        """The texts of a field's features in a row of `cells`, without its name; `hashes`: of these."""
         if hashes == [self._missing[number]]:
             return [MISSING]
         cell, *beside = (
@@ -98,7 +98,7 @@ class Naming:
             texts = self._texts[number](text, *beside) if text else []
             if len(texts) == len(hashes):
                 return texts
-        return [f"#{hashed:016x}" for hashed in hashes]  # the step has no texts for them
+        return [f"#{hashed:016x}" for hashed in hashes]  # the step has no texts for these
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class NamedRows:
     naming: Naming
     cells: Cells
     rows: NDArray[np.int64]
-    """Their numbers in `cells`."""
+    """int64[rows]: their numbers in `cells`."""
     features: Sequence[Features]
-    """By the number of the field or cross."""
+    """By number of the field or cross."""
 
     def __len__(self) -> int:
         return self.rows.size
@@ -136,7 +136,7 @@ class NamedRows:
         return list(zip(of_row, texts, strict=True))
 
     def _combination(self, cross: Cross, row: int, nth: int) -> str:
-        """The values of the n-th combination in a row, in the order of `write_list_crosses`."""
+        """The texts of the n-th combination in a row, in the order of `write_list_crosses`."""
         choices = []
         for part, run in groupby(cross.of):
             times = len(list(run))
@@ -157,20 +157,20 @@ def _behind(parts: Sequence[Features], together: Features) -> Features:
 
 
 def _texts_of(field: InputField, learnt: Mapping[str, NDArray[Any]]) -> Callable[..., Sequence[str]]:
-    """Gives the texts of a field's features by the texts of its cells."""
+    """A function from the texts of a field's cells to the texts of its features."""
     arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
     texts = STEPS[field.step].texts or _plain_texts
     return lru_cache(_TEXTS_KEPT)(lambda text, *beside: texts(field, text, arrays, *beside))
 
 
 def _plain_texts(field: InputField, text: str, learnt: Arrays) -> Sequence[str]:
-    """The number of its bucket, or else the value itself."""
+    """The number of the value's bucket, otherwise the value itself."""
     value = STEPS[field.step].make(field, Column.of(text), 0, learnt)
     return [str(value.buckets.view(np.int64)[0])] if isinstance(value, Buckets) else [text]
 
 
 def _alone(spec: FeatureSpec, fields: list[InputField], *crosses: Cross) -> Transform:
-    """A transform of only these fields and crosses, with the whole hashes as slots."""
+    """A transform with only these fields and crosses, and whole hashes as slots."""
     changed = {
         "bits": 64,
         "bias": False,
@@ -193,9 +193,9 @@ _UNITS = {
 def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
     """All buckets of the spec's window features, such as `ip.count.1h=[3, 5) rows of ip`; None: no windows.
 
-    Buckets of more rows or clicks than `most_rows` are left out: one that cannot occur would be one more text
-    of a slot that it shares. Columns are `slot`, `feature` and `count`, as in a dictionary; `count` is null,
-    as no rows are read. Crosses with features of windows are not among them.
+    Buckets of more than `most_rows` rows or clicks are left out, as they cannot occur and would only be
+    further texts of a slot that they share. Columns are `slot`, `feature` and `count`, as in a dictionary;
+    `count` is null, as no rows are read. Crosses with features of windows are left out.
     """
     if not spec.windows:
         return None
@@ -212,7 +212,7 @@ def window_names(spec: FeatureSpec, most_rows: float) -> pa.Table | None:
 
 
 def _buckets(window: Window, field: WindowField, most_rows: float) -> Iterator[tuple[int, float, float]]:
-    """The number of each, and from where to where it goes: see `write_features`."""
+    """The number of each bucket, and its bounds: see `write_features`."""
     if field.kind == "rate":
         bounds = [0.0, *window.rate_edges, math.inf]
         yield from ((k, bounds[k], bounds[k + 1]) for k in range(len(bounds) - 1))
@@ -223,7 +223,7 @@ def _buckets(window: Window, field: WindowField, most_rows: float) -> Iterator[t
     most = window.expires / 1e6 if field.kind == "since_last" else most_rows * scale
     for bucket in range(3 + int(math.log(max(most, 1.0)) ** 2)):
         low, high = (bucket, bucket + 1) if bucket < 2 else log_bounds(bucket)
-        if whole:  # of some buckets no whole number is in
+        if whole:  # some buckets contain no whole number
             low, high = math.ceil(low), math.ceil(high)
         if low < high:
             yield bucket, low / scale, high / scale
