@@ -43,7 +43,7 @@ class JoinSettings:
     """How far the clocks of servers may differ, and how long an event may take to reach the log."""
     late: Late = "importance"
     chunk_rows: int = 4_096
-    """A chunk is cut at this many rows, though never within a request, or at this age:"""
+    """A chunk ends at this many rows, but never within a request, or at this age:"""
     chunk_s: float = 0.5
 
     def is_late(self, served: IdTime, clicked: IdTime) -> bool:

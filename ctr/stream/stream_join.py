@@ -83,7 +83,7 @@ class StreamJoinResult:
     open_rows: int = 0
     """Rows in memory that may still be clicked."""
     behind_s: float = 0.0
-    """Events that arrived longer ago are joined."""
+    """All events that arrived longer ago than this are joined."""
     is_waiting: bool = False
     """Whether training is too far behind for a chunk to be appended."""
 
@@ -361,7 +361,7 @@ class _Joiner:
         self._complete_ms = max(self._complete_ms, complete_ms)
 
     def _end(self, complete_ms: int) -> None:
-        """Write and forget what is settled, as everything that arrived until then is joined."""
+        """Write and forget settled rows and clicks, as all arrivals until `complete_ms` are joined."""
         self._drop_early(complete_ms)
         while self._waiting and self._waiting[0].id[0] + self._window_ms < complete_ms:
             self._write(self._waiting.popleft())

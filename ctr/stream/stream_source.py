@@ -1,4 +1,4 @@
-"""`StreamSource`: the examples of a stream, chunk by chunk, through a feature spec."""
+"""`StreamSource`: the examples of a stream, chunk by chunk, read with a feature spec."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ _ENTRY_EVENTS = 256
 """The most events of an entry; requests with more rows become several entries."""
 _BATCH_BYTES = 1 << 20
 _QUEUE_BYTES = 64 << 20
-"""The most rows of this process that wait for Redis; further rows are not stored."""
+"""The most bytes of events that wait for Redis; further rows are not stored."""
 _TIMEOUT_S, _PATIENCE_S = 2.0, 1.0
 """Short, as a client that sends clicks must soon learn that they were not stored."""
 _PAUSE_S = 1.0
-"""Between two attempts while Redis is unreachable or refuses, and between two trims."""
+"""The time between two attempts while Redis is unreachable or refuses, and between two trims."""
 _CLOSE_S = 5.0
 
 
@@ -73,7 +73,7 @@ class StreamWriter:
 
     def write(self, events: Sequence[dict[str, Any]]) -> None:
         """Append events that have ids. Raises OSError if Redis fails; some may have been written then."""
-        if monotonic() - self._refused_at < _PAUSE_S:  # or many threads would wait for an unreachable server
+        if monotonic() - self._refused_at < _PAUSE_S:  # otherwise, many threads would wait for a server
             raise OSError(f"{self._url}: Redis cannot be reached, or refuses")
         try:
             connection = self._connected()
