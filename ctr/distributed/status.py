@@ -23,9 +23,9 @@ class WorkerStatus:
 
     view: WorkerView
     lag: int | None
-    """Chunks that it is behind the fastest live worker; None while it has no clock."""
+    """How many chunks it is behind the fastest live worker; None before it has a clock."""
     examples: int | None
-    """Examples that it has trained, by its last progress report; None before the first."""
+    """How many examples it has trained, by its last progress report; None before the first report."""
     logloss: float | None
     later_pass: bool
     """Whether it is in a later pass: `logloss` is then training loss."""
@@ -39,7 +39,7 @@ class WorkerStatus:
 class JobStatus:
     """A job, as its board and its workers report it.
 
-    What needs the job's description is None if that cannot be read; `problem` says why.
+    Values that need the job's description are None if it cannot be read; `problem` says why.
     """
 
     facts: Job
@@ -47,18 +47,18 @@ class JobStatus:
     description: JobDescription | None
     problem: str | None
     coordinator_heard_s: float | None
-    """Seconds since the coordinator renewed its lease; None when that has run out."""
+    """Seconds since the coordinator renewed its lease; None if the lease has expired."""
     coordinator_alive: bool
-    """Whether it renewed its lease in time: this shows that it was killed long before the lease ends."""
+    """Whether it renewed its lease in time: detects a killed coordinator long before the lease expires."""
     examples: int | None
-    """Rows of the chunks that are in the store, all passes together, without those that were skipped.
+    """Rows of the chunks in the store, over all passes, without rows known to be skipped.
 
-    For a stream, those that its workers have reported, also before a resumption.
+    For a stream: rows that its workers have reported, including those before a resumption.
     """
     examples_in_all: int | None
-    """At most: without the rows that are known to be skipped; None for a stream."""
+    """An upper bound of `examples`: all rows without those known to be skipped; None for a stream."""
     passes_begun: int | None
-    """Passes of which some chunks are in the store; at least 1."""
+    """How many passes have chunks in the store; at least 1."""
     logloss: float | None
     """Of the examples of this pass so far, from the workers' progress reports."""
     later_pass: bool
@@ -69,14 +69,14 @@ class JobStatus:
 
     @property
     def plan(self) -> DataPlan | None:
-        """Which rows are whose."""
+        """Which rows belong to which data shard or rank."""
         return None if self.description is None else self.description.plan()
 
     @property
     def at_work(self) -> bool:
         """Whether the coordinator or a worker may still be alive, judging by leases.
 
-        The coordinator of a job that has ended saves the model.
+        After the end of training, the coordinator still saves the model.
         """
         return self.view.state != "failed" and (
             self.coordinator_heard_s is not None or bool(self.live_workers)
@@ -84,22 +84,22 @@ class JobStatus:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the job is not over, and its coordinator is dead."""
+        """Whether the job is not over, but its coordinator is dead."""
         return self.view.state in ("running", "stopping") and self.coordinator_heard_s is None
 
     @property
     def is_stream(self) -> bool:
-        """Whether its examples never end."""
+        """Whether it trains on a stream, so that examples never end."""
         return self.description is not None and self.description.stream is not None
 
     @property
     def live_workers(self) -> list[WorkerStatus]:
-        """The workers whose lease has not run out."""
+        """The workers whose lease has not expired."""
         return [worker for worker in self.workers if worker.view.lease_left_s > 0]
 
     @property
     def examples_of_others(self) -> int:
-        """Examples trained by workers that have left, before a resumption, or since the last reports."""
+        """Examples of workers that have left, from before a resumption, or since the last reports."""
         return max((self.examples or 0) - sum(worker.examples or 0 for worker in self.workers), 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -152,9 +152,9 @@ _JSON = (
 
 
 def needed_reports(board: BoardStatus) -> list[str] | None:
-    """The reports that `job_status` needs; None: all, as workers that have left count.
+    """The reports that `job_status` needs; None: all, including those of workers that have left.
 
-    They may have skipped rows, or have trained some of a stream.
+    Those may have skipped rows, or trained part of a stream.
     """
     with suppress(StoreError):
         job = JobDescription.from_bytes(board.job.description)
@@ -192,7 +192,7 @@ def job_status(board: BoardStatus, reports: Mapping[str, bytes]) -> JobStatus:
         description=description,
         problem=problem,
         coordinator_heard_s=silent_s,
-        coordinator_alive=silent_s is not None and silent_s < job.lease_s / 2,  # it is due every fifth
+        coordinator_alive=silent_s is not None and silent_s < job.lease_s / 2,  # it beats 5 times per lease
         examples=examples,
         examples_in_all=examples_in_all,
         passes_begun=None if plan is None else position.passes(plan),

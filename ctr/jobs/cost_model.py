@@ -1,9 +1,9 @@
-"""What a training job through Redis will cost, before it is started: its dominant terms, nothing is measured.
+"""What a training job through Redis will cost, before it is started: its dominant terms; nothing is measured.
 
-A chunk has unique slots (`chunk_slots`). Where they lie close together, whole ranges of the store travel;
-where they do not, few are pulled and added one by one, and the changes of the others are appended to logs. A
-worker's training, its requests, the servers and the network work at the same time, so the slowest of them
-sets the pace (`estimate`), or all cores together, where one machine has fewer of them than threads.
+A chunk has unique slots (`chunk_slots`). If they are dense, whole ranges of the store are transferred. If
+not, a few slots are pulled and added one by one, and changes of the others are appended to logs. A worker's
+training, its requests, the servers and the network work at the same time, so the slowest of them sets the
+pace (`estimate`), or all cores together, if there is one machine with fewer cores than threads.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CHUNK, _FEATURES, _SLOTS = 65_536, 39, 180_000
 
 
 def default_bits(features: int) -> int:
-    """The least bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
+    """The fewest bits with `2**bits >= 4 * features`, 1 to 40: at most 22% of the features share a slot."""
     return min(max((4 * max(features, 1) - 1).bit_length(), 1), 40)
 
 
 def _whole(text: object, most: int) -> int | None:
-    """A whole number as people write large ones: 1000000, 1_000_000, 1,000,000 or 1e6. Raises ValueError."""
+    """Parses a whole number such as 1000000, 1_000_000, 1,000,000 or 1e6. Raises ValueError."""
     if text is None:
         return None
     try:
         number = Decimal(str(text).replace(",", ""))
     except InvalidOperation:
         number = Decimal("NaN")
-    # Checked before it becomes an int, of which 1e999999999 would fill the memory.
+    # Checked before the conversion to int: 1e999999999 would fill the memory.
     if not number.is_finite() or not 1 <= number <= most or number != number.to_integral_value():
         raise ValueError(f"{text!r}: give a whole number from 1 to {most:,}, such as 1000000 or 1e6.")
     return int(number)
@@ -55,14 +55,14 @@ _count = partial(Setting, metavar="N", kind=str)
 
 
 class Workload(Settings):
-    """What is to be trained, and on what."""
+    """What is trained, and on what."""
 
     features: Annotated[int, _to(1 << 40), _count("Distinct features in the data, such as 1000000 or 1e6.")]
     examples: Annotated[int, _to(10**15), _count("Examples per pass.")]
     workers: Annotated[int, _to(10_000), _count("Worker processes.")] = 1
-    """Of one training thread each; without `cores`, on a machine each."""
+    """With one training thread each; without `cores`, each on its own machine."""
     nodes: Annotated[int, _to(1_000), _count("Redis primaries.", options=("--nodes", "--shards"))] = 1
-    """Without `cores`, on a machine each."""
+    """Without `cores`, each on its own machine."""
     bits: Annotated[
         int,
         Field(ge=1, le=40, default_factory=lambda job: default_bits(job["features"])),
@@ -90,16 +90,16 @@ class Workload(Settings):
         _to(100_000),
         _count("All runs on one machine of so many cores. Default: a machine for each process."),
     ] = None
-    """So that no network is used."""
+    """If set, no network is used."""
 
     @property
     def slots(self) -> int:
-        """Of the model."""
+        """The number of slots of the model."""
         return 1 << self.bits
 
     @property
     def colliding(self) -> float:
-        """Share of the features that share their slot with another, expected."""
+        """Expected share of the features that share their slot with another."""
         return -expm1((self.features - 1) * log1p(-1 / self.slots))
 
     @property
@@ -109,12 +109,12 @@ class Workload(Settings):
 
     @property
     def active_workers(self) -> int:
-        """Workers that find a chunk to train."""
+        """How many workers get at least one chunk."""
         return min(self.workers, ceil(self.examples / self.chunk))
 
     @property
     def busiest_share(self) -> float:
-        """The share of partitions on the node that has most, as their hash tags spread them evenly."""
+        """The largest share of the partitions on one node; hash tags spread them evenly."""
         partitions = self.layout.partitions.count
         return ceil(partitions / self.nodes) / partitions
 
@@ -125,10 +125,10 @@ def _cost(default: float, unit: str, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The measured figures that an estimate rests on; each field's metadata has its `unit` and `meaning`.
+    """The measured figures behind an estimate; each field's metadata has its `unit` and `meaning`.
 
-    Times are from a shared machine with Redis 6.2 and 7.0 over loopback: good for ratios and for orders of
-    magnitude. Slots are those of synthetic rows of the Criteo spec, 39 features each.
+    Times are from a shared machine with Redis 6.2 and 7.0 over loopback: good for ratios and orders of
+    magnitude. Slots are those of synthetic rows of the Criteo spec, with 39 features each.
     """
 
     recurring: float = _cost(1.72, "per example", "features of a chunk of 65,536 that other chunks have, too")
@@ -168,32 +168,33 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSlots:
-    """Slots of one chunk, expected, on average over the job."""
+    """Expected numbers of slots of one chunk, on average over the job."""
 
     unique: float
     ranged: bool
-    """Whether they travel as whole ranges; then all are pulled and added."""
+    """Whether they are transferred as whole ranges; then all are pulled and added."""
     pulled: float
     added: float
-    """Whose changes are added to the state at once."""
+    """Slots whose changes are added to the state at once."""
     logged: float = 0.0
-    """Whose changes go to logs."""
+    """Slots whose changes are appended to logs."""
     reads_logs: bool = False
-    """Whether workers read what all have logged, to know which slots have a state: see `reading_pays`."""
+    """Whether workers read all logs to know which slots have a state: see `reading_pays`."""
 
 
 def unique_features(workload: Workload, chunk: int, costs: Costs) -> float:
-    """Distinct features that `chunk` examples have together, expected: all examples together have all."""
+    """Expected number of distinct features in `chunk` examples; all examples together have all features."""
     rest = max(_recurring(workload, chunk, costs) - _recurring(workload, workload.examples, costs), 0.0)
     per_example = min(workload.features / workload.examples + rest, workload.features_per_example)
     return min(per_example * chunk, workload.features)
 
 
 def _recurring(workload: Workload, chunk: int, costs: Costs) -> float:
-    """Features per example of a chunk that other chunks have, too.
+    """Features per example of a chunk that occur in other chunks, too.
 
-    They follow a power law of the chunk (Heaps' law; 0.28 from 256 to 65,536 rows, and 0.276 of Criteo's own
-    log from 1,000 to 60,000) until it has nearly all of them, from 142,000 rows on.
+    Their number follows a power law of the chunk (Heaps' law; exponent 0.28 from 256 to 65,536 rows; for
+    Criteo's own log, 0.276 from 1,000 to 60,000) until the chunk has nearly all of them, from 142,000 rows
+    on.
     """
 
     def law(examples: float) -> float:
@@ -203,8 +204,8 @@ def _recurring(workload: Workload, chunk: int, costs: Costs) -> float:
 
 
 def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
-    """The slots of `chunk` examples, and what becomes of them."""
-    # Hashing throws features into slots at random.
+    """The slots of `chunk` examples, by what is done with them."""
+    # Hashing distributes features over slots at random.
     unique = -workload.slots * expm1(unique_features(workload, chunk, costs) * log1p(-1 / workload.slots))
     density = FAR_DENSITY if workload.cores is None else NEAR_DENSITY
     if unique * density >= workload.slots:
@@ -213,8 +214,8 @@ def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
     share = workload.features_per_example / _FEATURES
     # Few changes are added at once; the others go to logs.
     added = min(costs.added * (_CHUNK / chunk) ** 0.28 * chunk * share, 0.5 * unique)
-    # A chunk pulls what was known before the last one, is not in the cache, and has a state: until logs are
-    # folded, only what was ever added has. Nothing is known in the first two chunks.
+    # A chunk pulls slots that were known before the last chunk, are not in the cache, and have a state. Until
+    # logs are folded, only slots that were ever added have one. The first two chunks know no slots.
     recurring = min(_recurring(workload, chunk, costs) * chunk, unique)
     known = recurring * exp(-((chunk / 598_000) ** 1.3)) * max(1 - 2 * workers / chunks, 0.0)
     folded = _folded(workload, (unique - added) * chunks)
@@ -229,37 +230,37 @@ def chunk_slots(workload: Workload, chunk: int, costs: Costs) -> ChunkSlots:
 def reading_pays(workers: int, logged: float, saved: float, costs: Costs) -> bool:
     """Whether workers should read each other's logs (`--presence`), so as not to pull slots without a state.
 
-    A chunk logs so many slots, which each of the workers reads; it would pull `saved` slots more otherwise.
-    What is read grows with the square of the workers, and what is saved does not.
+    A chunk logs `logged` slots, which every worker reads; without that, it would pull `saved` more slots.
+    Reading grows with the square of the number of workers, the saving does not.
     """
     reads_us = logged * workers * (costs.request_read_us + costs.server_read_us)
     return reads_us <= saved * (costs.request_moved_us + costs.server_moved_us)
 
 
 def _folded(workload: Workload, entries: float) -> float:
-    """The share of a job that comes after logs are first folded, at 3/4 of their length."""
+    """The share of a job after logs are first folded, which is at 3/4 of their length."""
     return max(1 - 0.75 * workload.slots / FOLD_DENSITY / max(entries * workload.passes, 1.0), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCosts:
-    """What one chunk takes, in seconds and bytes."""
+    """Seconds and bytes of one chunk."""
 
     train_s: float
-    """Of the worker's training thread."""
+    """The worker's training thread."""
     read_s: float
-    """Of its reading thread."""
+    """The worker's reading thread."""
     requests_s: float
-    """Of its threads that pull and push, which are Python and do not run at the same time."""
+    """The worker's threads that pull and push, which are Python and do not run at the same time."""
     store_s: float
-    """Of all servers, together."""
+    """All servers together."""
     out_bytes: float
     """From the worker to servers."""
     in_bytes: float
 
 
 def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs) -> ChunkCosts:
-    """What a chunk with these slots costs, on average over the job."""
+    """The costs of a chunk with these slots, on average over the job."""
     share = workload.features_per_example / _FEATURES
     train_us = chunk * costs.train_us * share * max(slots.unique / _SLOTS, 0.1) ** 0.6
     train_us += slots.unique * (costs.train_ranged_us if slots.ranged else costs.train_slot_us)
@@ -286,43 +287,43 @@ def chunk_costs(workload: Workload, chunk: int, slots: ChunkSlots, costs: Costs)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a workload will take. Memory in bytes, times in seconds."""
+    """The memory (bytes) and time (seconds) of a workload."""
 
     slots: ChunkSlots
     chunk: ChunkCosts
     node_ram: float
-    """Of the busiest node: the slots' state, logs at their fullest, and requests."""
+    """Of the busiest node: the state of its slots, logs at their fullest, and requests."""
     worker_ram: float
     """Of each worker process."""
     busy_s: Mapping[str, float]
-    """Per pass: how long the busiest one of each kind works; the longest sets the pace."""
+    """Per pass: how long the busiest of each kind works; the longest time sets the pace."""
     bound: str
-    """Which one that is."""
+    """The kind with the longest time."""
     examples_per_second: float
-    """While training: without start-up and reading out the model."""
+    """During training, without start-up and reading out the model."""
     total_s: float
-    """From the start of the job to the model that was read out."""
+    """From the start of the job until the model has been read out."""
     rounds: float
-    """Chunks per worker and pass: how often it sees the others' updates."""
+    """Chunks per worker and pass: how often a worker sees the updates of others."""
 
 
 def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
-    """What the job will take, with the default filters and without conflicts, restarts or checkpoints."""
+    """Estimates the job with the default filters, and without conflicts, restarts or checkpoints."""
     costs = costs or Costs()
     chunk = min(workload.chunk, workload.examples)
     slots = chunk_slots(workload, chunk, costs)
-    one = chunk_costs(workload, chunk, slots, costs)
+    per_chunk = chunk_costs(workload, chunk, slots, costs)
     share = workload.busiest_share
-    busy_s = _busy_s(workload, chunk, one, costs)
+    busy_s = _busy_s(workload, chunk, per_chunk, costs)
     bound = max(busy_s, key=busy_s.__getitem__)
-    # Of the first chunk, only what sets the pace overlaps with others.
-    first_s = one.read_s + one.train_s + one.requests_s + one.store_s * share
+    # Only the part of the first chunk that sets the pace overlaps with other chunks.
+    first_s = per_chunk.read_s + per_chunk.train_s + per_chunk.requests_s + per_chunk.store_s * share
     paced_s = {
-        "workers' training": max(one.train_s, one.read_s),
-        "workers' requests": one.requests_s,
+        "workers' training": max(per_chunk.train_s, per_chunk.read_s),
+        "workers' requests": per_chunk.requests_s,
         "all cores": first_s,
     }
-    training_s = workload.passes * busy_s[bound] + first_s - paced_s.get(bound, one.store_s * share)
+    training_s = workload.passes * busy_s[bound] + first_s - paced_s.get(bound, per_chunk.store_s * share)
     span = workload.slots * SLOT_BYTES
     unfolded = min(slots.logged * workload.examples / chunk * workload.passes, workload.slots / FOLD_DENSITY)
     node_ram = workload.slots * costs.slot_ram + unfolded * costs.entry_ram
@@ -331,7 +332,7 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     worker_ram += chunk * workload.features_per_example * costs.feature_ram + slots.unique * costs.unique_ram
     return Estimate(
         slots=slots,
-        chunk=one,
+        chunk=per_chunk,
         node_ram=costs.node_ram + node_ram * share,
         worker_ram=worker_ram,
         busy_s=busy_s,
@@ -342,25 +343,25 @@ def estimate(workload: Workload, costs: Costs | None = None) -> Estimate:
     )
 
 
-def _busy_s(workload: Workload, chunk: int, one: ChunkCosts, costs: Costs) -> dict[str, float]:
+def _busy_s(workload: Workload, chunk: int, cost: ChunkCosts, costs: Costs) -> dict[str, float]:
     """How long each part works in a pass."""
     chunks, share = workload.examples / chunk, workload.busiest_share
-    of_worker = min(ceil(chunks / workload.active_workers), chunks)  # of the one that has most
+    of_worker = min(ceil(chunks / workload.active_workers), chunks)  # chunks of the worker with the most
     threads = 3 * workload.active_workers + workload.nodes
     scarce = workload.cores is not None and workload.cores < threads
     waiting = 1 + costs.queued if scarce else 1.0
     busy_s = {
-        "servers": chunks * one.store_s * share * waiting,
-        "network": max(chunks * share, of_worker) * max(one.out_bytes, one.in_bytes) * _byte_s(workload),
-        "workers' training": of_worker * max(one.train_s, one.read_s) * waiting,
-        "workers' requests": of_worker * one.requests_s * waiting,
+        "servers": chunks * cost.store_s * share * waiting,
+        "network": max(chunks * share, of_worker) * max(cost.out_bytes, cost.in_bytes) * _byte_s(workload),
+        "workers' training": of_worker * max(cost.train_s, cost.read_s) * waiting,
+        "workers' requests": of_worker * cost.requests_s * waiting,
     }
     if scarce and workload.cores is not None:
-        work_s = chunks * (one.train_s + one.read_s + one.requests_s + one.store_s)
+        work_s = chunks * (cost.train_s + cost.read_s + cost.requests_s + cost.store_s)
         busy_s["all cores"] = work_s / (workload.cores * costs.cores_busy)
     return busy_s
 
 
 def _byte_s(workload: Workload) -> float:
-    """A link's time for one byte; 0 on one machine."""
+    """A link's time per byte; 0 on one machine."""
     return 0.0 if workload.cores is not None else 8 / (workload.network_gbit * 1e9)

@@ -1,1 +1,1 @@
-"""A training job: its setup and hold-out, training in memory or through a store, and its outcome."""
+"""A training job: setup, hold-out, training in memory or through a store, and the outcome."""

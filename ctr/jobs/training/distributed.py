@@ -91,7 +91,7 @@ def store_settings(job: TrainJob, spool: Path | None) -> StoreSettings:
 
 
 def _n_bits(setup: TrainSetup, first: Batch) -> int:
-    """Fraction bits of sums of squared gradients in the store, with room for present and future ones."""
+    """Fraction bits of sums of squared gradients in the store, so that present and future sums fit."""
     needed = expected_n(first, setup.sampling)
     if setup.former is not None:
         needed = max(needed, 2 * float(setup.former.state[:, 1].max(initial=0)))
@@ -99,10 +99,10 @@ def _n_bits(setup: TrainSetup, first: Batch) -> int:
 
 
 def _filters_for_rare(first: Batch) -> dict[str, float]:
-    """Defer no updates to logs where clicks are rare.
+    """Do not defer updates to logs if clicks are rare.
 
-    There, rows without a click change n so little that their updates would never be pushed, while those of
-    clicks are. Workers that see only the clicks of others would predict too low.
+    Rows without a click then change n so little that their updates would never be pushed, unlike those of
+    clicks. Workers that see only the clicks of others would predict too low.
     """
     if first.labels is None or len(first) == 0 or click_rate(first.labels, first.weights) >= _RARE:
         return {}
@@ -110,7 +110,7 @@ def _filters_for_rare(first: Batch) -> dict[str, float]:
 
 
 def _filters_for_many(setup: TrainSetup, rows: int, first: Batch) -> dict[str, bool]:
-    """Do not read logs if there are so many workers that it costs more than it saves, by the cost model."""
+    """Do not read logs if, by the cost model, that costs more than it saves, as there are many workers."""
     settings, bits = setup.settings, setup.source.spec.bits
     workload = Workload(
         features=max((1 << bits) // 4, 1),
@@ -132,7 +132,7 @@ def learn_distributed(
     on_progress: Callable[[TrainProgress], None],
     engine: Engine | None = None,
 ) -> tuple[Trained, ClusterSummary]:
-    """Train through Redis; the store is open and still holds everything.
+    """Train through Redis; the store stays open and still has all parameters.
 
     Raises DataError if there was nothing to learn from, and as `train_distributed` does.
     """
@@ -171,17 +171,17 @@ def _collect_bad_rows(
     report: WorkerReport,
     remains: Remains,
 ) -> None:
-    """Write the bad rows that workers have skipped to the file of `source`, each once and in order.
+    """Write the bad rows that workers skipped to the quarantine file of `source`, each once and in order.
 
     They are read again, as some workers are on other machines, some have died, and several may have met the
     same row. If there are too many, all `rows` are read to count them by reason, and DataError is raised.
     """
     assert trained.store is not None
-    did, bad = trained.result, report.bad_rows.count
+    result, bad = trained.result, report.bad_rows.count
     if not bad or not isinstance(source, RawSource):
         return
     policy, most = source.on_bad_rows, source.on_bad_rows.max_fraction
-    if most is not None and too_many(bad, did.rows + bad, most) and not did.interrupted:
+    if most is not None and too_many(bad, result.rows + bad, most) and not result.interrupted:
         trained.store.drop()
         remains.in_store = False
     elif policy.quarantine is None:

@@ -1,4 +1,4 @@
-"""`Holdout`: rows that nothing is learnt from, on which the model is evaluated."""
+"""`Holdout`: rows that are not trained on, on which the model is evaluated."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Holdout:
     training_stops: int | None
     """The row of the training inputs at which the hold-out starts, if it is part of them."""
     unseen: UnseenCounts
-    """Of the latest evaluation."""
+    """The unseen values of the latest evaluation."""
 
     def evaluate(
         self, model: Model | LinearModel, stop: Event, report: Report = lambda *_: None
     ) -> MetricSummary | None:
-        """The metrics of a model; None when the job is stopped."""
+        """The metrics of a model; None if the job is stopped."""
         if stop.is_set():
             return None
         on_rows = partial(self._report, report)
@@ -61,7 +61,7 @@ class Holdout:
         )
 
     def count_unseen(self, model: LinearModel) -> UnseenCounts:
-        """Those of the latest evaluation; of a data set, whose field ids that did not read, of `model`."""
+        """The counts of the latest evaluation; for a data set, counted anew with field ids, for `model`."""
         if isinstance(self.source, DatasetSource) and self.source.has_fields:
             rows = self.source.with_fields().batches(MOST_ROWS, self.start, self.start + MOST_ROWS)
             for batch in rows:
@@ -73,9 +73,9 @@ class Holdout:
 
 
 def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
-    """The hold-out that the job asks for, if any; `source` has its inputs.
+    """The hold-out that the job asks for, if any; `source` has its training inputs.
 
-    Raises DataError when it has no row, leaves none for training, or cannot be used to calibrate.
+    Raises DataError if it has no row, leaves none for training, or cannot be used to calibrate.
     """
     holdout = _open(job, source)
     if job.calibrate is not None:
@@ -89,7 +89,7 @@ def open_holdout(job: TrainJob, source: ExampleSource) -> Holdout | None:
 def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
     def opened(inputs: Sequence[str | Path | InputFile], choice: RowChoice | None = None) -> ExampleSource:
-        # a source of its own: its bad rows are not training's
+        # a separate source, as its bad rows are not those of training
         return open_source(
             inputs,
             source.spec,
@@ -121,11 +121,11 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
         return Holdout(other, 0, None, unseen)
     if job.holdout_fraction:
         rows = source.count_rows()
-        kept = round(rows * job.holdout_fraction)
-        if not 0 < kept < rows:
+        size = round(rows * job.holdout_fraction)
+        if not 0 < size < rows:
             raise DataError(
-                f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {kept:,}; choose a fraction that "
+                f"a hold-out of {job.holdout_fraction} of {rows:,} rows is {size:,}; choose a fraction that "
                 "leaves rows for training and for evaluation."
             )
-        return Holdout(opened(source.inputs), rows - kept, rows - kept, unseen)
+        return Holdout(opened(source.inputs), rows - size, rows - size, unseen)
     return None

@@ -40,15 +40,15 @@ Show = Callable[[str], AbstractContextManager[Report]]
 """Shows the progress of a phase of this name until the `with` block ends."""
 
 _MIXES = "`ctr features build --shuffle 0` mixes them"
-_EXPECTED = 20  # rows of a label: fewer may be missing from a hold-out by chance
+_EXPECTED = 20  # rows of a label: with fewer expected, a hold-out may lack them by chance
 
 if TYPE_CHECKING:
-    from ctr.distributed import ClusterSummary  # with what training in memory does without
+    from ctr.distributed import ClusterSummary  # loads modules that training in memory does not need
     from ctr.engines import Engine
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
-    """`run` for a command: SIGINT and SIGTERM stop it, and it shows the progress of each phase."""
+    """`run` for a command: SIGINT and SIGTERM stop the job, and each phase shows its progress."""
     with stop_requests() as stop:
         return run(job, stop, progress)
 
@@ -62,13 +62,11 @@ def run(
     """Train, save the model, and evaluate it on the hold-out.
 
     Setting `stop` ends training after the current round. The unfinished model is then saved beside
-    `job.model` (suffix `.interrupted`), and an earlier model stays. The model is saved before it is
-    evaluated, but after it is calibrated; its metrics are added later. At the very end, the model is removed
-    from a store in Redis.
+    `job.model` (suffix `.interrupted`), and an earlier model stays. The model is saved after calibration, but
+    before evaluation, whose metrics are added later. Last of all, it is removed from a store in Redis.
 
-    If nothing was learnt before the stop, and at a second signal, it raises KeyboardInterrupt, whose text
-    says what remains of the job. Raises the errors of all steps; as much as possible is checked before
-    training.
+    If nothing was learnt before the stop, and at a second signal, KeyboardInterrupt is raised; its text says
+    what remains of the job. Raises the errors of all steps; as much as possible is checked before training.
     """
     remains, stop = Remains(job), stop or Event()
     with _saying_what_remains(remains), ExitStack() as opened:
@@ -98,7 +96,7 @@ def run(
         if published:
             _publish(str(job.publish), saved_to)
         if job.checkpoint is not None and job.saved and not stopped:
-            from ctr.checkpoint import remove_checkpoint  # with what training in memory does without
+            from ctr.checkpoint import remove_checkpoint  # loads what training in memory does not need
 
             try:
                 remove_checkpoint(job.checkpoint)
@@ -125,7 +123,7 @@ def run(
 
 
 def require_days(job: TrainJob) -> None:
-    """Check before training that inputs are days of one log, and that the optimizer learns day after day.
+    """Before training, check that inputs are days of one log, and that the optimizer can learn day after day.
 
     Raises DataError, or ModelError for the optimizer.
     """
@@ -139,25 +137,25 @@ def require_days(job: TrainJob) -> None:
             f"{optimizer.name} fits the weights to the rows of one day, keeping nothing of the days before: "
             "choose ftrl or adagrad, or train on all days at once."
         )
-    of_first = None
+    first_fingerprint = None
     for day in job.inputs:
         if not is_dataset(day):
             input_files([day])
             continue
         spec = open_source([day], None).spec
-        if of_first is not None and spec.fingerprint != of_first:
+        if first_fingerprint is not None and spec.fingerprint != first_fingerprint:
             raise DataError(
                 f"{day}: hashed with the transform {spec.fingerprint[:12]}, {job.inputs[0]} with "
-                f"{of_first[:12]}; build all days with the spec of the first (its features.yaml)."
+                f"{first_fingerprint[:12]}; build all days with the spec of the first (its features.yaml)."
             )
-        of_first = spec.fingerprint
+        first_fingerprint = spec.fingerprint
 
 
 def train_by_days(job: TrainJob) -> Iterator[TrainOutcome]:
     """Train on each of the job's inputs in turn, from the model of the earlier ones; evaluate on the next.
 
-    After each day, its model is in `job.model`, and stays there if a later day fails or is stopped. The
-    outcome of a stopped day is the last. Raises the errors of `run_train_job`.
+    After each day, its model is in `job.model`; it stays there if a later day fails or is stopped. After a
+    stopped day, no more outcomes follow. Raises the errors of `run_train_job`.
     """
     for number, day in enumerate(job.inputs):
         of_day = job.with_values(inputs=[day], holdout=job.inputs[number + 1 : number + 2])
@@ -186,7 +184,7 @@ def _saying_what_remains(remains: Remains) -> Iterator[None]:
 
 def _opened(job: TrainJob) -> AbstractContextManager[Engine]:
     """The engine of a job."""
-    from ctr.engines import open_engine  # with what training in memory does without
+    from ctr.engines import open_engine  # loads modules that training in memory does not need
 
     return closing(open_engine(job.engine, job.master))
 
@@ -213,7 +211,7 @@ def _learn(
 
             trained = learn_in_memory(setup, passes, stop, remains, shown)
         else:
-            from ctr.jobs.training.distributed import learn_distributed  # with what memory does without
+            from ctr.jobs.training.distributed import learn_distributed  # loads what memory does not need
 
             trained, cluster = learn_distributed(setup, passes, stop, remains, shown, engine)
     if trained.result.examples == 0:
@@ -252,7 +250,7 @@ class _CalibratedModel:
 def _calibrate(
     setup: TrainSetup, trained: Trained, model: Model, passes: PassEvaluations, stop: Event, show: Show
 ) -> _CalibratedModel:
-    """Calibrate the model on the hold-out if the job says so; if that fails or stops, it is unchanged."""
+    """Calibrate the model on the hold-out if the job says so; on failure or a stop, it is unchanged."""
     method, holdout = setup.job.calibrate, setup.holdout
     if method is None or holdout is None or trained.result.interrupted:
         return _CalibratedModel(model, whole=not trained.result.interrupted)
@@ -290,14 +288,14 @@ def _evaluate(
     summary = calibration.calibrated
     if setup.holdout is None or calibration.failure is not None:
         return _Evaluation(summary, {})
-    passes.wait()  # the rows are read for one evaluation at a time
+    passes.wait()  # rows are read for one evaluation at a time
     try:
         if summary is None and not stop.is_set():
             with show("evaluation") as report:
                 summary = setup.holdout.evaluate(calibration.model, stop, report)
         by_pass = passes.summaries()
         history = dict(by_pass)
-        if summary is not None and not setup.job.early_stopping:  # that has evaluated the last pass, too
+        if summary is not None and not setup.job.early_stopping:  # it has evaluated the last pass, too
             history[setup.job.epochs] = calibration.uncalibrated or summary
         if history:
             note_passes(calibration.model, history)
@@ -349,7 +347,7 @@ def _bad_rows(setup: TrainSetup, cluster: ClusterSummary | None) -> BadRows:
 
 def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Evaluation) -> list[str]:
     """Warnings about the data, from its first rows, and about metrics that overstate the model."""
-    from ctr.jobs.evaluate import too_good  # which training itself does without
+    from ctr.jobs.evaluate import too_good  # training itself does not need it
 
     source, holdout = setup.source, setup.holdout
     warnings = [*source.warnings(), *_window_warnings(setup.job, source), *_repeat_warnings(setup)]
@@ -367,7 +365,7 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
 
 
 def _repeat_warnings(setup: TrainSetup) -> list[str]:
-    """Warnings about rows that are trained on twice: inputs of this job, or of the models it continues."""
+    """Warnings about rows that are trained on twice: inputs of this job, or of models that it continues."""
     times = Counter(map(str, setup.source.inputs))
     warnings = [
         f"{name} is given {count} times, so that its rows count {count} times; give it once"

@@ -47,7 +47,7 @@ def learn_in_memory(
     remains: Remains,
     on_progress: Callable[[TrainProgress], None],
 ) -> Trained:
-    """Train on threads; they wait while the state after a pass is evaluated."""
+    """Train on threads, which wait while the state after a pass is evaluated."""
     if not setup.optimizer.online:
         return _learn_in_batch(setup, stop, remains, on_progress)
     store = open_store(setup.job.store, bits=setup.source.spec.bits, width=setup.optimizer.width)
@@ -84,9 +84,9 @@ def learn_in_memory(
 
 
 def _share(source: ExampleSource, threads: Threads | None) -> None:
-    """Those who train make examples of raw rows, too, if there are several; a data set has none to make."""
+    """Let training threads, if there are several, also make examples of raw rows; a data set needs none."""
     if not isinstance(source, DatasetSource):
-        from ctr.features import RawSource  # which a job over a data set does without
+        from ctr.features import RawSource  # a job over a data set does not need it
 
         if isinstance(source, RawSource):
             source.shared_threads = threads
@@ -95,11 +95,11 @@ def _share(source: ExampleSource, threads: Threads | None) -> None:
 def _learn_in_batch(
     setup: TrainSetup, stop: Event, remains: Remains, on_progress: Callable[[TrainProgress], None]
 ) -> Trained:
-    """Read all examples, and minimise their loss until it has converged or `stop` is set.
+    """Read all examples, and minimise their loss until it converges or `stop` is set.
 
-    Slots that do not occur in them keep the weights of the warm start. Raises DataError when there is no row.
+    Slots that do not occur in them keep the weights of the warm start. Raises DataError if there is no row.
     """
-    from ctr.batch import Matrix, fit  # with kernels that others do without
+    from ctr.batch import Matrix, fit  # has kernels that other optimizers do not need
 
     optimizer, state = setup.optimizer, setup.initial_state()
     assert isinstance(optimizer, Lbfgs)
@@ -159,7 +159,7 @@ def _result(examples: Matrix, fitted: Fit, sampling: Sampling, seconds: float, r
 
 
 def _together(slots: Slots, weights: Float32, start: LinearModel) -> tuple[Slots, Float32]:
-    """Weights that were found, and those of the other slots from before: what is not 0, by slot."""
+    """The fitted weights and, for other slots, those of the warm start: nonzero ones, by slot."""
     others = np.isin(start.slots, slots, assume_unique=True, invert=True)
     both: Slots = np.concatenate([slots, start.slots[others]])
     values = np.concatenate([weights, start.weights[others]])

@@ -1,4 +1,4 @@
-"""The end of a training job: `TrainOutcome`, also as JSON; `Remains`: what a job that ended early leaves."""
+"""The end of a training job: `TrainOutcome`, also as JSON; `Remains`: what a job that ends early leaves."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from ctr.ps import Store, without_password
 from ctr.settings import TrainJob
 
 if TYPE_CHECKING:
-    from ctr.distributed import ClusterSummary  # with what training in memory does without
+    from ctr.distributed import ClusterSummary  # loads modules that training in memory does not need
 
 _OF_JOB = ("epochs", "safe_adding", "admit", "negative_rate", "pos_weight", "calibrate")
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOutcome:
-    """What came of a job."""
+    """The outcome of a job."""
 
     job: TrainJob
     result: TrainResult
     progressive: MetricSummary
     holdout: MetricSummary | None
-    """None also when evaluation was stopped. Of a calibrated model: each half under the map of the other."""
+    """None also if evaluation was stopped. For a calibrated model: 2-fold cross-fitted metrics."""
     holdout_uncalibrated: MetricSummary | None
-    """Of a calibrated model: before calibration."""
+    """For a calibrated model: before calibration."""
     holdout_by_pass: Mapping[int, MetricSummary]
-    """The same after each pass of this run, but the last unless it was to be compared with the others; none
-    of those that were not evaluated."""
+    """The same after each evaluated pass of this run; the last pass is only evaluated here if it is to be
+    compared with the others."""
     model: Model
     saved_to: Path
     bad_rows: BadRows
     """Of training."""
     holdout_bad_rows: BadRows | None
     warnings: Sequence[str]
-    """What the first rows show that the user should know, see `RawSource.warnings`."""
+    """Warnings from the first rows, see `RawSource.warnings`, and about metrics."""
     stopped: bool
     """Whether SIGINT or SIGTERM ended training or evaluation."""
     distributed: ClusterSummary | None = None
@@ -55,19 +55,19 @@ class TrainOutcome:
     best_pass: int | None = None
     """With early stopping: the pass of this run, from 1, whose model was kept."""
     published: bool = False
-    """Whether the model is a version of the registry that the job names."""
+    """Whether the model was added to the registry that the job names."""
 
     @property
     def progressive_lag_chunks(self) -> int | None:
-        """How many chunks of other workers a progressive prediction may not know of; None: no bound."""
+        """By how many chunks of other workers a progressive prediction may lag; None: unbounded."""
         others = self.job.workers - 1
         if self.distributed is None or self.job.consistency == "bsp" or not others:
             return others
         return None if self.job.consistency == "asp" else others * (self.job.staleness + 1)
 
-    def _moved(self, did: ClusterSummary) -> dict[str, Any]:
-        """What went between workers and store."""
-        report, examples = did.report, max(self.result.examples, 1)
+    def _moved(self, cluster: ClusterSummary) -> dict[str, Any]:
+        """The traffic between workers and store."""
+        report, examples = cluster.report, max(self.result.examples, 1)
         return {
             "bytes_sent": report.bytes_sent,
             "bytes_received": report.bytes_received,
@@ -79,12 +79,12 @@ class TrainOutcome:
             "saturations": {"z": report.saturated_z, "n": report.saturated_n},
             "by_worker": {
                 worker: {"examples": of.examples, "seconds": of.timings.to_json()}
-                for worker, of in sorted(did.by_worker.items())
+                for worker, of in sorted(cluster.by_worker.items())
             },
-            "workers_seen": did.workers_seen,
-            "dead_workers": did.dead_workers,
-            "checkpoints": did.checkpoints,
-            "failed_checkpoints": did.failed_checkpoints,
+            "workers_seen": cluster.workers_seen,
+            "dead_workers": cluster.dead_workers,
+            "checkpoints": cluster.checkpoints,
+            "failed_checkpoints": cluster.failed_checkpoints,
             "resumed_from": self.result.resumed_from,
         }
 
@@ -145,22 +145,22 @@ class TrainOutcome:
 
 @dataclass(slots=True)
 class Remains:
-    """Kept up to date while a job runs; as text, what is true when it ends now."""
+    """What remains of a job if it ends now; updated while it runs; as text, for users."""
 
     job: TrainJob
     began: bool = False
     """Whether training has begun."""
     in_store: bool = False
-    """Whether a Redis that outlives the job holds what was trained."""
+    """Whether a Redis that outlives the job has trained parameters."""
     saved_to: Path | None = None
-    """The model, once it is on disk."""
+    """The place of the model once it is on disk."""
     _checkpoint_before: int | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._checkpoint_before = self._checkpoint_written()
 
     def begin(self) -> None:
-        """Training begins."""
+        """Note that training begins."""
         self.began = True
         self.in_store = not self.job.store.startswith(("memory:", "embedded:"))
 
@@ -194,10 +194,10 @@ class Remains:
         return [f"The store still holds its parameters: `ctr ps drop --store {self._url}` removes them."]
 
     def _checkpoint_written(self) -> int | None:
-        """When the checkpoint that is there was, in ns."""
+        """When the existing checkpoint was written, in ns since 1970; None without one."""
         if self.job.checkpoint is None:
             return None
-        from ctr.checkpoint import MANIFEST  # with it comes all that training through Redis needs
+        from ctr.checkpoint import MANIFEST  # loads all that training through Redis needs
 
         try:
             return (self.job.checkpoint / MANIFEST).stat().st_mtime_ns
@@ -210,7 +210,7 @@ class Remains:
 
 
 def require_places(job: TrainJob) -> None:
-    """Raise unless model and checkpoint can be written."""
+    """Raise an error unless model and checkpoint can be written."""
     for place in (job.model, job.interrupted) if job.saved else ():
         require_model_or_nothing(place)
         require_writable(place)
@@ -220,7 +220,7 @@ def require_places(job: TrainJob) -> None:
 
         registry, _ = parse_place(job.publish)
         Registry(registry).require_startable()
-        Registry(registry).labels()  # which says if it cannot be read
+        Registry(registry).labels()  # raises an error if it cannot be read
     if job.checkpoint is not None:
         from ctr.checkpoint import require_checkpoint_or_nothing
 
@@ -232,7 +232,7 @@ def require_places(job: TrainJob) -> None:
 
 
 def save_or_rescue(model: Model, place: Path, state: tuple[Slots, Float32], remains: Remains) -> None:
-    """Save the model at `place`; what no store holds any more is put elsewhere rather than lost."""
+    """Save the model at `place`, or in the folder for temporary files if that fails and no store has it."""
     try:
         save_model(model, place, state)
     except ModelError as error:
@@ -250,7 +250,7 @@ def save_or_rescue(model: Model, place: Path, state: tuple[Slots, Float32], rema
 
 
 def empty_store(store: Store | None, remains: Remains) -> str | None:
-    """Drop what is in the store, as it is not needed any more; what to tell if that fails."""
+    """Drop the store's content, which is not needed any more; returns a message for users if that fails."""
     if store is None or not remains.in_store:
         return None  # servers of our own end with the job
     try:

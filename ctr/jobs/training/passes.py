@@ -1,4 +1,4 @@
-"""`PassEvaluations`: how good a model is after each pass, and when its training stops early."""
+"""`PassEvaluations`: evaluates the model after each pass, and stops training early."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ctr.metrics import MetricSummary
 
 
 class PassEvaluations:
-    """How good a job's model was after each pass but the last: evaluated one by one, on another thread.
+    """Evaluates a job's model after each pass but the last, one at a time, on another thread.
 
-    With early stopping, the first pass that has a higher log loss than the best before it sets `stop`, as a
-    signal would. One pass that is worse is enough: with every pass over the same rows, what the weights learn
-    of single rows grows, and the hold-out does not get better again.
+    With early stopping, the first pass with a higher log loss than the best pass so far sets `stop`, as a
+    signal would. A single worse pass is enough: every pass over the same rows makes weights fit single rows
+    more closely, and the hold-out does not improve again.
     """
 
     def __init__(self, setup: TrainSetup, stop: Event) -> None:
@@ -27,37 +27,37 @@ class PassEvaluations:
         self._early = setup.job.early_stopping
         self._has_stopped = False
         self._best: tuple[AfterPass, float] | None = None
-        """With its log loss; with early stopping alone."""
+        """The best pass and its log loss; only with early stopping."""
         self._futures: dict[int, Future[MetricSummary | None]] = {}
         self._thread = Threads(1, "hold-out")
 
     def add(self, after: AfterPass) -> None:
-        """Evaluate the state after a pass, on another thread."""
+        """Start to evaluate the state after a pass, on another thread."""
         self._futures[after.number] = self._thread.submit(self._evaluate, after)
 
     def evaluate(self, after: AfterPass) -> None:
-        """Evaluate the state after a pass, and wait for it."""
+        """Evaluate the state after a pass, and wait for the result."""
         self.add(after)
         self.wait()
 
     def wait(self) -> None:
-        """Until all are evaluated; `summaries` raises what went wrong."""
+        """Wait until all passes are evaluated; `summaries` raises their errors."""
         wait(self._futures.values())
 
     def summaries(self) -> dict[int, MetricSummary]:
-        """By pass, when all are evaluated. Raises what an evaluation raised."""
+        """The metrics by pass, once all are evaluated. Raises the errors of evaluations."""
         by_pass = {number: future.result() for number, future in self._futures.items()}
         return {number: summary for number, summary in by_pass.items() if summary is not None}
 
     @property
     def best_pass(self) -> int | None:
-        """With early stopping: the best pass of this run, from 1; None when none was evaluated."""
+        """With early stopping: the best pass of this run, from 1; None if none was evaluated."""
         return None if self._best is None else self._best[0].number
 
     def best_of(self, trained: Trained) -> Trained:
-        """What was trained, with early stopping as it was after the best pass.
+        """With early stopping, the result as it was after the best pass; otherwise `trained`.
 
-        As it is when the job was interrupted, or no pass could be evaluated.
+        Also `trained` if the job was interrupted, or no pass could be evaluated.
         """
         if not self._early:
             return trained
@@ -75,7 +75,7 @@ class PassEvaluations:
         return replace(trained, state=best.state, result=replace(result, passes=best.passes, chunks=chunks))
 
     def _evaluate(self, after: AfterPass) -> MetricSummary | None:
-        """The metrics after a pass; None when the job is to stop."""
+        """The metrics after a pass; None if the job is stopping."""
         assert self._setup.holdout is not None
         model = self._setup.linear(after.state, after.passes)
         summary = self._setup.holdout.evaluate(model, self._stop)

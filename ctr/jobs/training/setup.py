@@ -52,7 +52,7 @@ from ctr.outputs import printable
 from ctr.settings import TrainJob
 
 _LEARNING = [each.name for each in fields(TrainSettings)]
-_LARGE_CHUNK = 1 << 18  # the largest default; counting rows takes time, so only above it
+_LARGE_CHUNK = 1 << 18  # the largest default; rows are counted, which takes time, only above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,29 @@ class TrainSetup:
     source: ExampleSource
     optimizer: Optimizer
     former: SavedState | None
-    """The model to train on from."""
+    """The model that training continues from."""
     holdout: Holdout | None
     first: Batch
-    """The rows that estimates are made from."""
+    """The rows on which estimates are based."""
     base_rate: float | None
-    """Where the bias starts; None where there is none, and where the job goes on from a state."""
+    """The initial click rate of the bias; None without a bias, and if the job continues from a state."""
     settings: TrainSettings
     digests: Sequence[str]
     """See `ctr.model.input_digests`."""
     dictionary: bytes | None
-    """The file of the data set's dictionary of features, for the model."""
+    """The content of the data set's dictionary of features, for the model."""
     examples: Examples | None
-    """Rows to keep with the model."""
+    """Rows to store with the model."""
     before: Passes
-    """Over the rows of the state that the job begins with, or began with if it goes on."""
+    """The passes of the state that the job begins with; of a resumed job, that it once began with."""
     lineage: Sequence[Mapping[str, Any]]
-    """Of the model that this state is of, see `ctr.model.folder.lineage`; empty: of none."""
+    """Of that state's model, see `ctr.model.folder.lineage`; empty if there is none."""
     origin: Mapping[str, Any]
-    """Where this state came from, for the manifest: `base_rate`, `warm_start`, `forget`."""
+    """Where that state came from, for the manifest: `base_rate`, `warm_start`, `forget`."""
 
     @property
     def chunks_before(self) -> int:
-        """That the model to train on from was trained on."""
+        """How many chunks the model that training continues from was trained on."""
         return 0 if self.former is None else self.former.chunks
 
     @property
@@ -95,16 +95,16 @@ class TrainSetup:
 
     @property
     def spool(self) -> Path | None:
-        """Where the model of a store in Redis is gathered, see `read_out`."""
+        """The folder in which the model is gathered from a store in Redis, see `read_out`."""
         return self.job.model.parent if self.job.saved and not self.job.in_memory else None
 
     @property
     def sampling(self) -> Sampling:
-        """Which rows are learnt from."""
+        """Which rows are trained on."""
         return self.settings.sampling(self.source.spec.seed)
 
     def initial_state(self) -> tuple[Slots, Float32] | None:
-        """The slots whose state is not zero at the beginning, and that state; None if there are none."""
+        """The slots with a nonzero initial state, and that state; None if there are none."""
         if self.former is not None:
             before = self.former.optimizer.in_pass(self.former.passes)
             now, share = self.optimizer.in_pass(self.former.passes), self.job.forget
@@ -121,14 +121,14 @@ class TrainSetup:
         return starting_state(self.optimizer, rate, self.source.spec.bits)
 
     def linear(self, state: tuple[Slots, Float32], passes: float) -> LinearModel:
-        """The weights of a state of so many passes, see `Passes`."""
+        """The weights of a state after this many passes, see `Passes`."""
         return LinearModel(*weights_of(state, self.optimizer.in_pass(passes), self.spool))
 
     def model(self, state: tuple[Slots, Float32], result: TrainResult, bad_rows: int = 0) -> Model:
         """The trained model.
 
-        Raises ModelError where training diverged, and where it has seen one class only; a warm start may, as
-        its model knows both, and so may what was interrupted.
+        Raises ModelError if training diverged, or saw only one class. One class is allowed after a warm
+        start, whose model knows both, and after an interruption.
         """
         if self.former is None and not result.interrupted:
             progressive = result.progressive.summary()
@@ -166,7 +166,7 @@ class TrainSetup:
 
 
 def require_evidence_to_forget(job: TrainJob) -> None:
-    """Raise SettingError if evidence is to be forgotten that there is not."""
+    """Raise SettingError if evidence is to be forgotten without a warm start."""
     if job.forget and job.warm_start is None:
         raise SettingError(
             f"{named('forget')} is for what {named('warm_start')} has learnt; give both, or neither."
@@ -174,7 +174,7 @@ def require_evidence_to_forget(job: TrainJob) -> None:
 
 
 def set_up(job: TrainJob) -> TrainSetup:
-    """Open the inputs, and choose what the job leaves open. Raises the errors of the parts."""
+    """Open the inputs, and choose the settings that the job leaves open. Raises the errors of the parts."""
     require_evidence_to_forget(job)
     before = None if job.warm_start is None else load_optimizer(job.warm_start)
     optimizer = choose_optimizer(job.optimizer_settings, before)
@@ -223,7 +223,7 @@ def require_finite(linear: LinearModel) -> None:
 
 
 def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
-    """Raise ModelError when all of so many rows, with so many clicks, are of one class."""
+    """Raise ModelError if all `rows` rows, of which `positives` are clicks, are of one class."""
     if rows and positives in (0, rows):
         which = "without a click" if positives == 0 else "clicks"
         where = f"label column {spec.label_column!r}" if spec.label_column else "the labels"
@@ -234,7 +234,7 @@ def require_classes(spec: FeatureSpec, rows: int, positives: int) -> None:
 
 
 def open_training(job: TrainJob) -> ExampleSource:
-    """The rows to train on, those of a hold-out at their end among them. Raises DataError and SpecError."""
+    """The rows to train on, including a hold-out at their end. Raises DataError and SpecError."""
     spec = wanted_spec(job)
     if spec is not None:
         compile_hashing_beside(spec, with_fields=False)
@@ -254,10 +254,10 @@ def open_training(job: TrainJob) -> ExampleSource:
 
 
 def _windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows | None:
-    """What those of the model to train on from know: raw rows go on from it, in the one pass that they allow.
+    """The state of the warm start's windows, from which raw rows continue, in the only pass that this allows.
 
-    None where there is no such model, where rows are read more than once, and for a data set, which has what
-    it was built with. Raises DataError where the model has other windows.
+    None without a warm start, if rows are read more than once, and for a data set, whose windows are already
+    applied. Raises DataError if the model has other windows.
     """
     if spec is None or not spec.windows or job.warm_start is None:
         return None
@@ -266,10 +266,10 @@ def _windows_of_warm_start(job: TrainJob, spec: FeatureSpec | None) -> Windows |
 
 
 def wanted_spec(job: TrainJob) -> FeatureSpec | None:
-    """What the job asks for.
+    """The spec that the job asks for; None: that of its data set, or there is none.
 
-    The model to train on from gives the spec of raw rows if there is no other, else what is not learnt anew,
-    and scales where there are no others.
+    For raw rows without a spec, that of the warm start. If the job gives a spec, the warm start gives what
+    was learnt for it, and scales unless the job has some.
     """
     spec = load_spec(job.spec) if isinstance(job.spec, str | Path) else job.spec
     if spec is None:
@@ -282,7 +282,7 @@ def wanted_spec(job: TrainJob) -> FeatureSpec | None:
     try:
         of_model = load_spec(job.warm_start)
     except SpecError:
-        return spec  # `load_state` tells what is wrong with the model
+        return spec  # `load_state` says what is wrong with the model
     if not spec.scales and of_model.scales.keys() <= set(spec.names):
         spec = spec.with_scales(of_model.scales)
     return of_model if learnt_of(spec) is None and learnt_from(spec, of_model) else spec
@@ -305,7 +305,7 @@ def _base_rate(job: TrainJob, spec: FeatureSpec, first: Batch) -> float | None:
 def starting_point(
     job: TrainJob, former: SavedState | None, rate: float | None
 ) -> tuple[Passes, Sequence[Mapping[str, Any]], Mapping[str, Any]]:
-    """Passes, lineage and origin of the state that the job begins with, or began with if it goes on."""
+    """Passes, lineage and origin of the state that the job begins with, or once began with if resumed."""
     warm_start = None if job.warm_start is None else printable(job.warm_start)
     origin = {"base_rate": rate, "warm_start": warm_start, "forget": job.forget}
     if job.resume and job.checkpoint is not None:
@@ -329,9 +329,9 @@ def _chunk(job: TrainJob, rows: Callable[[], int]) -> int:
     if chunk is None and job.resume and job.checkpoint is not None:
         from ctr.checkpoint import read_job
 
-        chunk = int(read_job(job.checkpoint)["chunk"])  # that of as many workers as it had then
+        chunk = int(read_job(job.checkpoint)["chunk"])  # chosen for the number of workers at that time
     if chunk is None:
         chunk = default_chunk(job.workers, rows, in_memory=job.in_memory)
     if chunk > _LARGE_CHUNK:
-        chunk = min(chunk, max(rows(), 1))  # there is memory for what is there, not for what is not
+        chunk = min(chunk, max(rows(), 1))  # memory is reserved only for rows that exist
     return chunk

@@ -1,4 +1,4 @@
-"""`staged`: raw files become a hashed data set before workers on other machines train on them."""
+"""`staged`: makes a hashed data set of raw files before workers on other machines train on them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ctr.settings import BuildJob, TrainJob
 
 _TRAINING, _HOLDOUT = "training.hashed", "holdout.hashed"
 _NOTE = "staged.json"
-"""The file that says what complete data sets were made of, and which rows they left out."""
+"""The file that says what the complete data sets were made of, and which rows they left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A job over the hashed data sets of its raw inputs, or as it was if it has no staging folder."""
+    """A job over the hashed data sets of its raw inputs; the job itself if it has no staging folder."""
 
     job: TrainJob
     bad_rows: BadRows = field(default_factory=BadRows)
-    """Rows that the data set of training left out."""
+    """Rows that the data set for training left out."""
     holdout_bad_rows: BadRows = field(default_factory=BadRows)
 
 
 @contextmanager
 def staged(job: TrainJob) -> Iterator[Staged]:
-    """The job over hashed data sets that its engine makes of raw inputs, in its staging folder if it has one.
+    """The job over hashed data sets of its raw inputs, which its engine builds in the staging folder, if any.
 
-    A job with checkpoints uses those that it made before it was killed. They are removed after the `with`
-    block, unless the job keeps them. Raises as `build_datasets`.
+    A job with checkpoints uses the data sets that it built before it was killed. They are removed after the
+    `with` block, unless the job keeps them. Raises as `build_datasets`.
     """
     if job.staging is None or any(map(is_dataset, job.inputs)):
         yield Staged(job)
@@ -49,7 +49,7 @@ def staged(job: TrainJob) -> Iterator[Staged]:
     key = key_of(spec, input_files(job.inputs), BLOCK_ROWS, job.rows(held_out=False))
     bad_rows = None if job.checkpoint is None else _bad_rows_noted(folder, key, names)
     places = [_place(job.staging, name) if bad_rows else staging_place(job.staging, name) for name in names]
-    removes = bad_rows is None  # if not, the job that made them may still be running
+    removes = bad_rows is None  # otherwise, the job that built them may still run
     try:
         if bad_rows is None:
             _require_store(job)
@@ -69,7 +69,7 @@ def staged(job: TrainJob) -> Iterator[Staged]:
 def require_stageable(job: TrainJob) -> FeatureSpec:
     """The spec of a job whose raw files are yet to be written.
 
-    Raises what `staged` would raise before it reads them, and what else is known without them.
+    Raises the errors of `staged` that are possible without reading the files, and of other checks.
     """
     spec = _spec_of(job)
     require_places(job)
@@ -85,7 +85,7 @@ def _spec_of(job: TrainJob) -> FeatureSpec:
 
 
 def _bad_rows_noted(staging: RemoteFolder, key: str | None, names: Sequence[str]) -> list[BadRows] | None:
-    """The bad rows of the data sets of these names, if they are complete and made of the same rows."""
+    """The bad rows of the data sets of these names, if these are complete and made of the same rows."""
     if not all(staging.has(name) for name in (_NOTE, *(f"{name}/{MANIFEST}" for name in names))):
         return None
     with suppress(ValueError):  # torn
@@ -108,7 +108,7 @@ def staging_place(staging: Path | str, name: str) -> Path | str:
 
 
 def remove_staged(place: Path | str) -> None:
-    """Remove what is there, if anything is."""
+    """Remove whatever is at this place."""
     if isinstance(place, Path):
         shutil.rmtree(place, ignore_errors=True)
     else:
@@ -116,7 +116,7 @@ def remove_staged(place: Path | str) -> None:
 
 
 def _require_store(job: TrainJob) -> None:
-    """Raise StoreError if this machine does not reach the store, before rows are read for it."""
+    """Raise StoreError if this machine cannot reach the store, before rows are read."""
     from ctr.ps import JobBoard, parse_redis_url
 
     if not job.store.startswith("embedded:"):
@@ -124,8 +124,8 @@ def _require_store(job: TrainJob) -> None:
 
 
 def _build(job: TrainJob, spec: FeatureSpec, places: Sequence[Path | str]) -> list[BadRows]:
-    """Build data sets in these places; returns the bad rows of each."""
-    from ctr.jobs.build import build_datasets, open_portions  # with what other jobs do without
+    """Build data sets in these places; return the bad rows of each."""
+    from ctr.jobs.build import build_datasets, open_portions  # loads modules that other jobs do not need
 
     training, *holdout = places
     build = BuildJob(
