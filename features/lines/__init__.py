@@ -12,5 +12,5 @@ if TYPE_CHECKING:
     from ctr.features.lines.json_request import JsonRequests, RequestRows
     from ctr.features.lines.line_reader import LibsvmReader, VwReader
 
-# Each has kernels that only its format needs.
+# Lazy: each loads kernels that only its format needs.
 __getattr__ = lazy_package(__name__, __file__)

@@ -31,7 +31,7 @@ from ctr.features.text import (
 )
 
 Labels = Literal["required", "ignored", "absent"]
-"""Whether rows have labels: `ignored` may have them."""
+"""Whether rows have labels; with `ignored`, they may."""
 
 _PLAIN = "; if quotes are text, set quote: false in the spec's source"
 _LABEL = re.compile(r"[+-]?[01](\.0*)?")
@@ -42,10 +42,10 @@ class DelimitedRows(TextRows):
     """Lines that are split by their delimiters."""
 
     columns: int
-    """How many a row should have."""
+    """The number of columns that a row should have."""
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
-        if status == RowStatus.COLUMNS:  # `column` is then how many it has
+        if status == RowStatus.COLUMNS:  # `column` is then the number of columns of the row
             hint = " (is the delimiter right?)" if column == 1 else ""
             count = f"{column} column{'' if column == 1 else 's'}"
             return f"found {count}, expected {self.columns}{hint}", f"{count} instead of {self.columns}"
@@ -68,20 +68,20 @@ class DelimitedPiece:
     lines: Lines
     rows: int
     wanted: NDArray[np.int32]
-    """The places in the file of the requested columns."""
+    """The positions of the requested columns in the file."""
     columns: int
     """The number of columns in the file."""
     delimiter: int
     quoted: bool
-    """Whether cells of it are in quotes."""
+    """Whether some of its cells are in quotes."""
     thread: threading.local
     """Buffers that each thread reuses for its next piece of this file."""
 
     def blocks(self) -> Iterator[Block]:
-        """See `Piece`. `column` is the number of columns found, until someone says which one is bad."""
+        """See `Piece`. `column` is the number of columns of a row, until the transform finds a bad one."""
         begin = self.lines.begin
         size, width = rows_per_block(self.wanted.size), self.wanted.size
-        # New arrays for each block are not in the cache: splitting and hashing take 1.1 of the time.
+        # New arrays for each block would not be in the cache: splitting and hashing take 1.1 times as long.
         starts = self._scratch("starts", size * width).reshape(size, width)
         ends = self._scratch("ends", size * width).reshape(size, width)
         while begin < self.lines.end:
@@ -89,13 +89,13 @@ class DelimitedPiece:
             bounds = np.empty(size + 1, np.int32)
             rows, begin = self._scan(begin, starts, ends, status, column, bounds)
             if rows == 0:
-                return  # the last row of lines that were not taken may not be whole
+                return  # lines that were not taken may end in the middle of a row
             cells = Cells(self.lines.buffer, starts[:rows], ends[:rows])
             origin = DelimitedRows(self.lines, bounds[:rows], bounds[1 : rows + 1], self.columns)
             yield Block(cells, status[:rows], column[:rows], origin)
 
     def _scan(self, begin: int, *block: Any) -> tuple[int, int]:
-        """Fills starts, ends, status, column and bounds; the rows found, and where to go on."""
+        """Fills starts, ends, status, column and bounds; the number of rows, and where the next begins."""
         lines = self.lines
         if self.quoted:
             places = np.full(self.columns, -1, np.int32)
@@ -111,15 +111,15 @@ class DelimitedPiece:
         return int(result[0]), int(result[1])
 
     def _scratch(self, name: str, size: int) -> NDArray[np.int32]:
-        kept: NDArray[np.int32] | None = getattr(self.thread, name, None)
-        if kept is None or kept.size < size:
-            kept = np.empty(size, np.int32)
-            setattr(self.thread, name, kept)
-        return kept[:size]
+        array: NDArray[np.int32] | None = getattr(self.thread, name, None)
+        if array is None or array.size < size:
+            array = np.empty(size, np.int32)
+            setattr(self.thread, name, array)
+        return array[:size]
 
 
 class DelimitedReader:
-    """Splits a delimited file. It accepts CRLF line ends, a byte order mark and a last line without end."""
+    """Splits a delimited file. CRLF, a byte order mark, and a last line without a line end are accepted."""
 
     columns: tuple[str, ...]
     """The names of the file's columns, in its order."""
@@ -129,8 +129,8 @@ class DelimitedReader:
     ) -> None:
         """Opens the file and reads its header.
 
-        `labels` is about a file without a header. If `ignored`, the file may lack their column, which is
-        assumed only if it is certain (see `_lacks_labels`). If `absent`, it lacks the column. Raises
+        `labels` matters for a file without a header. With `ignored`, the file may lack the label column; this
+        is assumed only if it is certain (see `_lacks_labels`). With `absent`, it lacks the column. Raises
         DataError if the first rows contradict this, or do not show which column is missing. `read_bytes`:
         how much to read at a time.
         """
@@ -149,7 +149,7 @@ class DelimitedReader:
                         self.columns = whole.columns
                 elif self._lacks_labels(spec, labels):
                     self.columns = tuple(name for name in self.columns if name != spec.label)
-            # An empty line is a row whose only cell is empty, at the end of the file, too.
+            # With one column, an empty line is a row whose cell is empty, even at the end of the file.
             self._file.keeps_empty = len(self.columns) == 1
         except BaseException:
             self.close()
@@ -169,34 +169,34 @@ class DelimitedReader:
         self.require(columns)
         wanted = np.array([self.columns.index(name) for name in columns], np.int32)
         rows = 0
-        while (there := self._rows_there())[0]:
-            count, end, quoted = there
+        while (buffered := self._buffered_rows())[0]:
+            count, end, quoted = buffered
             rows += count
-            lines = self._file.take(end, None if quoted else count)  # a row in quotes may have several
+            lines = self._file.take(end, None if quoted else count)  # quoted rows may have several lines
             yield self._piece(lines, count, wanted, quoted=quoted)
         if rows == 0:
             raise DataError(f"{self._path}: there are no rows after the header; leave the file out.")
 
     def count_rows(self) -> int:
         rows = 0
-        while (there := self._rows_there())[0]:
-            rows += there[0]
-            self._file.begin = there[1]
+        while (buffered := self._buffered_rows())[0]:
+            rows += buffered[0]
+            self._file.begin = buffered[1]
         return rows
 
-    def _rows_there(self) -> tuple[int, int, bool]:
+    def _buffered_rows(self) -> tuple[int, int, bool]:
         """The number of whole rows in the buffer, where they end, and whether cells are in quotes.
 
-        It is 0 only at the end of the file.
+        The number is 0 only at the end of the file.
         """
         file, delimiter = self._file, ord(self._delimiter)
         while True:
-            there = file.lines
-            text = there.buffer, there.begin, there.end
+            lines = file.lines
+            text = lines.buffer, lines.begin, lines.end
             rows = int(count_unquoted(*text, delimiter) if self._quote else count_lines(*text))
-            end, quoted = there.end, rows < 0
+            end, quoted = lines.end, rows < 0
             if quoted:  # not every newline ends a row
-                rows, end = map(int, count_quoted(*text, there.is_last, delimiter))
+                rows, end = map(int, count_quoted(*text, lines.is_last, delimiter))
             if rows or file.is_last:
                 return rows, end, quoted
             file.fill()
@@ -206,16 +206,16 @@ class DelimitedReader:
         return DelimitedPiece(lines, rows, wanted, columns, delimiter, quoted, self._thread)
 
     def _first_block(self, wanted: Sequence[int]) -> Block:
-        """The first rows with the cells of these columns; they can be read again."""
-        rows, _, quoted = self._rows_there()
+        """The first rows, with the cells of the columns at these positions; they stay in the buffer."""
+        rows, _, quoted = self._buffered_rows()
         piece = self._piece(self._file.lines, rows, np.array(wanted, np.int32), quoted=quoted)
         return next(piece.blocks())
 
     def _lacks_labels(self, spec: FeatureSpec, labels: Labels) -> bool:
-        """Whether the first rows lack the column of the labels.
+        """Whether the first rows lack the label column.
 
-        If rows have one cell too few, that is certain only if no column looks like labels where the labels
-        would be if another column were missing: at their own place, or at the one before.
+        If rows have one cell too few, another column may be missing instead. The labels would then be in
+        their own column or in the one before it, so it is certain only if neither looks like labels.
         """
         first = self._first_block([])
         status, cells = first.status, first.column
@@ -240,7 +240,7 @@ class DelimitedReader:
         return True
 
     def _are_labels(self, place: int) -> bool:
-        """Whether nearly all cells at this place, in the first rows with one cell too few, are labels."""
+        """Whether nearly all cells at this position, in the first rows with one cell too few, are labels."""
         columns, self.columns = self.columns, self.columns[1:]  # only their number matters
         try:
             first = self._first_block([place])

@@ -49,7 +49,7 @@ class JsonPiece:
     lines: Lines
     rows: int
     names: Sequence[str]
-    """Of the requested columns."""
+    """The names of the requested columns."""
     columns: JsonColumns
 
     def blocks(self) -> Iterator[Block]:
@@ -77,7 +77,7 @@ class JsonPiece:
 def _with_texts(
     cells: Cells, again: NDArray[np.bool_], status: NDArray[np.uint8], column: NDArray[np.int32]
 ) -> Cells:
-    """The cells, where those that are still JSON become text; `status` and `column` get bad ones."""
+    """The cells, with text for those that are still JSON; sets `status` and `column` of rows without it."""
     texts: dict[tuple[int, int], bytes] = {}
     for row, j in np.argwhere(again & (status[: len(cells), None] == 0)).tolist():
         content = cells.buffer[cells.starts[row, j] : cells.ends[row, j]].tobytes()
@@ -93,7 +93,7 @@ class JsonLinesReader(LineReader):
     """Splits a file of JSON objects; members that are not requested are skipped."""
 
     columns: Sequence[str]
-    """The names in its first rows; later rows may have others."""
+    """The names in the file's first rows; later rows may have others."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec, *, read_bytes: int = READ_BYTES) -> None:
         """Opens the file. `read_bytes`: how much to read at a time."""
@@ -115,9 +115,9 @@ class JsonLinesReader(LineReader):
         return JsonPiece(lines, rows, columns, self._columns)
 
     def _first_names(self) -> Sequence[str]:
-        there = self._file.lines
+        lines = self._file.lines
         names: dict[str, None] = {}
-        for line in islice(there.text(there.begin, there.end).splitlines(), _NAMED_ROWS):
+        for line in islice(lines.text(lines.begin, lines.end).splitlines(), _NAMED_ROWS):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""`JsonRequests`: the bytes of JSON requests become cells, without any Python object for a value."""
+"""`JsonRequests`: from the bytes of JSON requests to cells, without a Python object for each value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ctr.features.transform import Transform
 from ctr.jit import pack
 
 _MEMO = 256
-_MOST_BYTES = 1 << 30  # whose places, and those of as much spare text behind, are int32
+_MOST_BYTES = 1 << 30  # so that positions in the text, and in as much spare text after it, are int32
 _KEY_WITHIN = 64
-_BEHIND = 65  # bytes that kernels may load beyond the text
+_BEHIND = 65  # bytes after the text that kernels may load
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class RequestRows:
     """The rows of a request."""
 
     cells: Cells
-    """Of the columns of the transform."""
+    """The columns of the transform."""
     unknown: int = 0
     """How many values were dropped because no column has their name."""
 
 
 class _Scratch(threading.local):
-    """Of one thread."""
+    """Arrays of one thread."""
 
     def __init__(self, columns: int) -> None:
         self.memo = np.full(_MEMO, -1, np.int32)
@@ -43,7 +43,7 @@ class JsonRequests:
     """Reads requests for a transform. Any number of threads may use it."""
 
     def __init__(self, transform: Transform, *, unknown: bool = False) -> None:
-        """`unknown`: values of columns that neither the transform nor its spec knows are dropped."""
+        """`unknown`: drop the values of columns that neither the transform nor its spec names."""
         self._names = transform.columns
         names = (*transform.columns, *sorted(transform.ignored.difference(transform.columns)))
         several = [name in transform.lists or name not in self._names for name in names]
@@ -53,7 +53,7 @@ class JsonRequests:
         self._scratch = _Scratch(len(names))
 
     def read(self, body: bytes, rows: int) -> RequestRows | None:
-        """The rows of `body`, at most `rows`; None where they need a parser, as they do for any mistake.
+        """The rows of `body`, at most `rows`; None if they need a parser, as any with an error do.
 
         `body` is JSON: `{"rows": [{...}, ...]}`, `{"columns": {"name": [...], ...}}`, or `{"context": {...},
         "candidates": [{...}, ...]}`, where each candidate has the values of the context that it lacks.
@@ -65,8 +65,8 @@ class JsonRequests:
         is_sound, is_ascii, objects, commas = copy_line(np.frombuffer(body, np.uint8), buffer)
         if not is_sound or not (is_ascii or _is_utf8(body)):
             return None
-        # A row is an object, and columns have no more rows than commas between values. (Should the key stand
-        # further behind, there may be too few places, and a parser is asked.)
+        # Each row is an object; a column has at most one value more than there are commas. If the key is not
+        # within these bytes, there may be too few places, and the caller needs a parser.
         most = commas + 1 if b'"columns"' in body[:_KEY_WITHIN] else objects
         rows_and_context = min(rows, most) + 1
         shape = rows_and_context, len(self._names)
@@ -87,7 +87,7 @@ class JsonRequests:
         return RequestRows(cells, unknown)
 
     def _with_texts(self, cells: Cells, again: np.ndarray) -> Cells:
-        """The cells, where those that are still JSON become text; raises if one has none."""
+        """The cells, with text for those that are still JSON; raises if one has no text."""
         texts: dict[tuple[int, int], bytes] = {}
         for row, j in np.argwhere(again).tolist():
             column, content = self._names[j], cells.buffer[cells.starts[row, j] : cells.ends[row, j]]

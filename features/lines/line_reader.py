@@ -1,4 +1,4 @@
-"""`LineReader`: files whose lines are rows; `LibsvmReader`, `VwReader`: those with features of their own."""
+"""`LineReader`: files whose lines are rows; `LibsvmReader`, `VwReader`: rows that carry their features."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LineReader(ABC):
         return self._file.fraction
 
     def require(self, columns: Sequence[str]) -> None:
-        """See `Reader`; whether a row has them all may show only when it is read."""
+        """See `Reader`. That a row lacks one may show only when the row is read."""
         require_columns(self._path, self.columns, columns)
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Piece]:
@@ -58,7 +58,7 @@ class LineReader(ABC):
 
     @abstractmethod
     def _piece(self, lines: Lines, rows: int, columns: Sequence[str]) -> Piece:
-        """A piece of these lines, which have so many rows, with the requested columns."""
+        """A piece of these lines, which contain `rows` rows, with the requested columns."""
 
     def _counted(self) -> Iterator[tuple[Lines, int]]:
         file = self._file
@@ -69,18 +69,18 @@ class LineReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class LinesPiece:
-    """Lines of a file whose rows carry their own features: a kernel splits them."""
+    """Lines of a file whose rows carry their features; a kernel splits them."""
 
     lines: Lines
     rows: int
     split: Callable[..., tuple[np.intp, np.intp]]
     """`split_libsvm` or `split_vw`."""
     option: int
-    """What the kernel takes besides the lines."""
+    """The kernel's argument `labelled` or `one`."""
     columns: int
-    """How many cells it finds in a row."""
+    """How many cells the kernel finds in a row."""
     wanted: Sequence[int]
-    """The places of the requested ones."""
+    """The positions of the requested ones."""
 
     def blocks(self) -> Iterator[Block]:
         lines, begin = self.lines, self.lines.begin
@@ -99,8 +99,8 @@ class LinesPiece:
 class LibsvmReader(LineReader):
     """Splits rows of `label index:value index:value ...`, the format of libsvm and svmlight.
 
-    Everything from the first `#` of a line on is a comment. If labels are not requested, rows may lack them:
-    a first token with a colon is then a feature.
+    Everything from the first `#` of a line is a comment. If labels are not requested, rows may lack them: a
+    first token with a colon is then a feature.
     """
 
     columns = (LABEL, FEATURES)

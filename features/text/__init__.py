@@ -1,4 +1,4 @@
-"""Bytes of text to cells and numbers."""
+"""From bytes of text to cells and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Cells`: rows of text cells, the form that every input is brought into; `CodedCells`: with dictionaries."""
+"""`Cells`: rows of text cells, to which every input is converted; `CodedCells`: cells with dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctr.features.text.value_text import BETWEEN_ELEMENTS, text_of_value
 class Cells:
     """The text of `rows` x `columns` cells: cell `(i, j)` is `buffer[starts[i, j]:ends[i, j]]`.
 
-    An empty cell is a missing value. Cells may stand anywhere in the buffer, in any order.
+    An empty cell is a missing value. Cells may be anywhere in the buffer, in any order.
     """
 
     buffer: NDArray[np.uint8]
@@ -35,11 +35,11 @@ class Cells:
         return Cells(self.buffer, self.starts[first:last], self.ends[first:last])
 
     def kept(self) -> Cells:
-        """The same cells, with copies of their places."""
+        """The same cells, with copies of `starts` and `ends`."""
         return Cells(self.buffer, self.starts.copy(), self.ends.copy())
 
     def with_texts(self, texts: Mapping[tuple[int, int], bytes]) -> Cells:
-        """The same cells, but for these texts, by row and column."""
+        """A copy in which some cells have other texts: `texts`, by row and column."""
         starts, ends, end = self.starts.copy(), self.ends.copy(), self.buffer.size
         for place, text in texts.items():
             starts[place], ends[place] = end, end + len(text)
@@ -47,7 +47,7 @@ class Cells:
         return Cells(np.append(self.buffer, np.frombuffer(b"".join(texts.values()), np.uint8)), starts, ends)
 
     def text(self, row: int, column: int) -> str:
-        """One cell for a message, as `shown` makes it."""
+        """One cell for a message: see `shown`."""
         return shown(self.buffer[self.starts[row, column] : self.ends[row, column]])
 
 
@@ -65,19 +65,19 @@ def cells_of_rows(
     lists: Container[str] = (),
     ignored: Container[str] = (),
 ) -> Cells:
-    """Cells of rows that came as mappings of column names to values, such as JSON objects.
+    """Cells of rows that are mappings of column names to values, such as JSON objects.
 
-    Values become text as `text_of_value` says; None, NaN or an absent key is missing. Fractions are for the
-    columns in `numbers` alone: a category such as 0.1 has more than one spelling, and another one than the
-    training data's would be another feature. Lists of such values are for the columns in `lists` alone: their
-    elements stand in one cell with 0x1F between them. Columns that are neither in `columns` nor in
-    `ignored` raise DataError, and so does any other value; both name the row, counted from 0, and the column.
+    `text_of_value` converts the values; None, NaN or an absent key is missing. Only columns in `numbers` take
+    fractions: a category such as 0.1 has more than one spelling, and one that the training data does not use
+    would be another feature. Only columns in `lists` take lists of such values, whose elements share a cell,
+    separated by 0x1F. Raises DataError for any other value, and for columns that are neither in `columns` nor
+    in `ignored`; it names the row, counted from 0, and the column.
     """
-    known = set(columns)
+    names = set(columns)
     texts: list[bytes] = []
     for i, row in enumerate(rows):
         for key in row:
-            if key not in known and key not in ignored:
+            if key not in names and key not in ignored:
                 raise DataError(
                     f"rows[{i}]: the feature spec names no column {key!r:.80}; remove it, list it in the spec"
                     " under source.ignore, serve with --unknown-fields ignore, or use one of:"
@@ -97,7 +97,7 @@ def cells_of_rows(
 
 
 def encode_value(value: object, row: int, column: str, is_number: bool, lists: Container[str]) -> bytes:
-    """The cell of one value, as `cells_of_rows` makes it; it raises DataError likewise."""
+    """The cell of one value, as in `cells_of_rows`, with the same errors."""
     if isinstance(value, str):  # most are
         return _utf8(value, row, column)
     if isinstance(value, list):
@@ -135,7 +135,7 @@ def _utf8(text: str, row: int, column: str) -> bytes:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Texts:
-    """Texts anywhere in a buffer. The last text of a dictionary is empty: a missing value."""
+    """Text `i` is `buffer[starts[i]:ends[i]]`. The last text of a dictionary is empty: a missing value."""
 
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int32]
@@ -144,10 +144,10 @@ class Texts:
 
 @dataclass(frozen=True, eq=False)
 class CodedColumns:
-    """Columns whose cells are codes of texts, and other columns whose cells have places in `buffer`."""
+    """Columns whose cells are codes of texts, and other columns, whose text is in `buffer`."""
 
     dictionaries: Mapping[int, Texts]
-    """The texts, by column."""
+    """The texts of each coded column, by its position."""
     codes: NDArray[np.int32]
     """int32[dictionaries, rows]: the code of each cell in its column's dictionary."""
     buffer: NDArray[np.uint8]
@@ -160,7 +160,7 @@ class CodedColumns:
 
 
 class CodedCells(Cells):
-    """Some rows of such columns. The places of coded cells are computed on first use."""
+    """Some rows of `CodedColumns`. `buffer`, `starts` and `ends` are computed on first use."""
 
     others: Cells
     """The cells of the columns that are not coded, in their order."""
@@ -170,7 +170,7 @@ class CodedCells(Cells):
 
     def __init__(self, others: Cells, columns: CodedColumns, first: int) -> None:
         for name, value in {"others": others, "columns": columns, "first": first}.items():
-            object.__setattr__(self, name, value)  # as dataclasses that are frozen do
+            object.__setattr__(self, name, value)  # as frozen dataclasses do
 
     def __len__(self) -> int:
         return len(self.others)
@@ -195,7 +195,7 @@ class CodedCells(Cells):
 
     @cached_property
     def _placed(self) -> Cells:
-        """The same cells, all with their places."""
+        """The same cells, without dictionaries."""
         width = len(self.columns.dictionaries) + self.others.starts.shape[1]
         starts, ends = np.empty((2, len(self), width), np.int32)
         rows, base = slice(self.first, self.first + len(self)), 0

@@ -17,7 +17,7 @@ from ctr.errors import DataError
 from ctr.features.inputs import InputFile
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4", ".xz")
-"""Suffixes of compressed files; what is read depends on the first bytes."""
+"""Suffixes of compressed files. How a file is read depends on its first bytes alone."""
 
 PARQUET = b"PAR1"
 """What a Parquet file begins with."""
@@ -50,7 +50,7 @@ _HTML = re.compile(rb"\s*<(!doctype html|html)", re.IGNORECASE)
 
 
 class Stream(Protocol):
-    """What text is read from."""
+    """Bytes of a file."""
 
     def readinto(self, buffer: memoryview, /) -> int: ...
 
@@ -58,7 +58,7 @@ class Stream(Protocol):
 
 
 def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
-    """The bytes of `file`, which is at its beginning, without their compression if it has one."""
+    """`file`, which must be at its beginning; decompressed if it is compressed. Raises DataError."""
     head = file.peek(16)[:16]
     codec = _codec_of(head)
     if codec is None:
@@ -78,7 +78,7 @@ def decompressed(path: InputFile, file: io.BufferedReader) -> Stream:
 
 
 def is_compressed(path: InputFile) -> bool:
-    """Whether a file has the first bytes, or the name, of a compressed one. Raises DataError."""
+    """Whether a file's first bytes or its name are those of a compressed file. Raises DataError."""
     with closing(path.open()) as file:
         return _codec_of(file.read(16)) is not None or "".join(path.suffixes[-1:]) in COMPRESSED
 
@@ -90,7 +90,7 @@ def _codec_of(head: bytes) -> str | None:
 def require_text(path: InputFile, head: bytes, *, whole: bool = False, json: bool = False) -> None:
     """Raises DataError if a file whose content begins with `head` certainly has no rows of text.
 
-    `whole`: `head` is the whole file; a few bytes of a longer one may lack a line end. `json`: lines of JSON
+    `whole`: `head` is the whole file; if not, fewer than 64 bytes may lack a line end. `json`: lines of JSON
     are expected.
     """
     kinds = [what for magic, what in _OTHERS.items() if head.startswith(magic)]
@@ -115,12 +115,12 @@ def require_text(path: InputFile, head: bytes, *, whole: bool = False, json: boo
 
 
 def _is_cr_only(head: bytes) -> bool:
-    """Whether lines end with a carriage return; in quotes it is a part of a cell, and at the end no harm."""
+    """Whether lines end with a carriage return alone; one in quotes, or at the very end, does not count."""
     return b"\n" not in head and b"\r" in _QUOTED.sub(b"", head)[:-1]
 
 
 def _is_utf16(head: bytes) -> bool:
-    """Whether it has a byte order mark, or every other byte of digits, delimiters and names is zero."""
+    """Whether there is a byte order mark, or every other byte is zero, as in digits, delimiters and names."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     start = head[:32]

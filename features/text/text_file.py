@@ -30,11 +30,11 @@ class Lines:
     begin: int
     end: int
     spare: int
-    """Where in `buffer` scratch space of `end - begin` bytes for the caller begins."""
+    """Where scratch space for the caller begins in `buffer`: `end - begin` bytes."""
     line: int
     """The number of the first line, from 1."""
     is_last: bool
-    """Whether the file has nothing after them."""
+    """Whether the file ends after these lines."""
 
     def text(self, start: int, end: int) -> bytes:
         return self.buffer[start:end].tobytes()
@@ -46,7 +46,7 @@ class Lines:
 
 
 class TextFile:
-    """The lines of a file: `lines` are those in the buffer, `take` removes them, `fill` reads more.
+    """The lines of a file: `lines` are those in the buffer, `take` removes some of them, `fill` reads more.
 
     Empty lines at the end of the file are left out, unless `keeps_empty` is set, and the last line always
     ends with a newline. Lines that were taken stay valid. All errors are DataErrors that name the file.
@@ -56,11 +56,11 @@ class TextFile:
     begin: int
     end: int
     is_last: bool
-    """Whether the file has nothing after `end`."""
+    """Whether the file ends at `end`."""
     line: int
     """The number of the line at `begin`, from 1."""
     keeps_empty: bool
-    """Whether empty lines at the end are rows like those in the middle; set by the caller."""
+    """Whether empty lines at the end of the file are rows, as elsewhere in it; set by the caller."""
 
     def __init__(self, path: InputFile, read_bytes: int = READ_BYTES, *, json: bool = False) -> None:
         """Opens the file and reads its first lines; an empty file is an error. `json`: lines of JSON."""
@@ -71,26 +71,26 @@ class TextFile:
         self.keeps_empty = False
         self._filled = 0
         self._shared = False  # whether lines of the buffer were taken
-        # At the end of every buffer, for readers that need them as cells: `ctr.features.readers.file_reader`.
+        # At the end of every buffer, where `ctr.features.readers.file_reader` has them as cells.
         self._constants = np.frombuffer(b"".join(path.partition_columns.values()), np.uint8)
         self._allocate(read_bytes)
         self._raw = path.open()
         self._stream: Stream = self._raw
-        is_part = isinstance(path, SplitFile)  # whose first bytes say nothing of the file
+        is_split = isinstance(path, SplitFile)  # its first bytes do not tell the kind of the file
         try:
-            if not is_part:
+            if not is_split:
                 self._stream = decompressed(path, self._raw)
             self._read()
-            if not is_part:
+            if not is_split:
                 require_text(path, self._text(0, self._filled), json=json)
             if not self.end and not self.fill():
                 raise DataError(f"{path}: the file is empty; give one with rows, or leave it out.")
-            if self.is_last and not is_part:
+            if self.is_last and not is_split:
                 require_text(path, self._text(0, self.end - 1), whole=True, json=json)
         except BaseException:
             self.close()
             raise
-        if not is_part and self._text(self.begin, self.begin + len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK:
+        if not is_split and self._text(self.begin, self.begin + len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK:
             self.begin += len(BYTE_ORDER_MARK)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class TextFile:
 
     @property
     def fraction(self) -> float:
-        """The fraction of the file's bytes that has been read, 0 to 1; 0 if that is not known."""
+        """The fraction of the file's bytes that has been read, 0 to 1; 0 if it is unknown."""
         if self.is_last:
             return 1.0
         return min(self._raw.tell() / self.path.size, 1.0) if self.path.size else 0.0
@@ -110,7 +110,7 @@ class TextFile:
         return Lines(self.path, self._buffer, self.begin, self.end, self._spare, self.line, self.is_last)
 
     def take(self, end: int, count: int | None = None) -> Lines:
-        """Remove and return the lines up to `end`, which stay valid; `count`: their number, if known."""
+        """Removes and returns the lines up to `end`, which stay valid; `count`: their number, if known."""
         last = self.is_last and end == self.end
         lines = Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, last)
         self.line += int(count_lines(self._buffer, self.begin, end)) if count is None else count
@@ -118,7 +118,7 @@ class TextFile:
         return lines
 
     def take_line(self) -> bytes:
-        """Remove and return the line at `begin`, without its end."""
+        """Removes and returns the line at `begin`, without its line end."""
         length = self._text(self.begin, self.end).index(b"\n") + 1
         line = self._text(self.begin, self.begin + length)
         self.begin += length
@@ -126,17 +126,17 @@ class TextFile:
         return line.rstrip(_LINE_ENDS)
 
     def fill(self) -> bool:
-        """Reads more lines behind those not taken yet; False at the end of the file."""
+        """Reads more lines after those in the buffer; False at the end of the file."""
         if self.is_last:
             return False
-        kept, whole = self._filled - self.begin, self.end - self.begin
-        if kept > self._capacity // 2:
+        unread, whole = self._filled - self.begin, self.end - self.begin
+        if unread > self._capacity // 2:
             self._grow()
         elif self._shared:
             self._move(self._capacity)
         elif self.begin:
-            self._buffer[:kept] = self._buffer[self.begin : self._filled]
-            self._filled = kept
+            self._buffer[:unread] = self._buffer[self.begin : self._filled]
+            self._filled = unread
         self.begin, self.end = 0, whole
         while self.end == whole and not self.is_last:
             if self._filled == self._capacity:
@@ -156,11 +156,11 @@ class TextFile:
         self._shared = False
 
     def _move(self, capacity: int) -> None:
-        """Continue in a new buffer, with the text of the old one that was not taken."""
-        kept = self._buffer[self.begin : self._filled]
+        """Continues in a new buffer, with the text of the old one that was not taken."""
+        unread = self._buffer[self.begin : self._filled]
         self._allocate(capacity)
-        self._buffer[: kept.size] = kept
-        self.begin, self.end, self._filled = 0, self.end - self.begin, kept.size
+        self._buffer[: unread.size] = unread
+        self.begin, self.end, self._filled = 0, self.end - self.begin, unread.size
 
     def _grow(self) -> None:
         if self._capacity >= ROW_BYTES:
@@ -186,7 +186,7 @@ class TextFile:
         if self.is_last:
             self.path.require_unchanged(self._raw)
         buffer, filled = self._buffer, self._filled
-        # Without line ends at the end of the text, which may turn out to be empty lines.
+        # Up to the line ends at the end of the text, which may turn out to be empty lines.
         text = filled if self.is_last else int(last_line_end(buffer, self.begin, filled))
         if self.keeps_empty:
             if self.is_last and text > self.begin and buffer[text - 1] != _LINE_ENDS[1]:

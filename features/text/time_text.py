@@ -25,17 +25,17 @@ class Times(NamedTuple):
     """A column of times."""
 
     values: NDArray[np.int64]
-    """int64[rows]: microseconds since 1970, in UTC; anything where `present` is not set."""
+    """int64[rows]: microseconds since 1970, in UTC; undefined where `present` is not set."""
     present: NDArray[np.bool_]
     """bool[rows]: whether there is a time."""
     problem: NDArray[np.uint8]
-    """uint8[rows]: `RowStatus.TIME` where the text is neither a time nor missing, else 0."""
+    """uint8[rows]: `RowStatus.TIME` where the text is not a time and not missing, else 0."""
 
 
 def times_of(column: TextColumn, time_format: str | None) -> Times:
     """The times in a column.
 
-    `time_format`: None for ISO 8601, `unix` or `unix_ms`, or directives (see `parts_of`, which must take it).
+    `time_format`: None for ISO 8601, `unix`, `unix_ms`, or directives that `parts_of` accepts.
     """
     rows = column[1].size
     times = Times(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
@@ -44,13 +44,13 @@ def times_of(column: TextColumn, time_format: str | None) -> Times:
 
 
 def expected_time(time_format: str | None) -> str:
-    """What a text must be to be a time, for a message."""
+    """What a valid time looks like, for a message."""
     return _EXPECTED.get(time_format) or f"a time of the format {time_format}"
 
 
 @lru_cache(maxsize=64)
 def _program(time_format: str | None) -> tuple[int, float, NDArray[np.uint8]]:
-    """A format as `parse_times` takes it."""
+    """A format as the arguments `kind`, `unit` and `program` of `parse_times`."""
     if time_format is None or time_format in _UNITS:
         kind = kernels.ISO if time_format is None else kernels.NUMERIC
         return kind, _UNITS.get(time_format or "", 1.0), np.empty((0, 3), np.uint8)
@@ -60,7 +60,7 @@ def _program(time_format: str | None) -> tuple[int, float, NDArray[np.uint8]]:
         if part[0] != "%" or part == "%":
             program += [(kernels.LITERAL, byte, 0) for byte in part.encode()]
             continue
-        # Among numbers without anything between, one with a digit less would shift all others.
+        # Beside another number, without a separator, a number that lacks a digit would shift the others.
         alone = not any(is_number(other) for other in (*parts[max(i - 1, 0) : i], *parts[i + 1 : i + 2]))
         program.append((kernels.FREE if alone else kernels.PADDED, ord(part[1]), _PLACES[part[1]]))
     return kernels.WRITTEN, 1.0, np.array(program, np.uint8)

@@ -1,8 +1,8 @@
-"""Typed values as text: what a value of JSON or Python is in a text file; of Parquet: `column_text`.
+"""The text of typed values of JSON or Python, as a text file would have it; of Parquet: `column_text`.
 
-One rule for every kind of input: a value is the text that Python's csv module and pandas write for it, except
-that a boolean is `1` or `0`, NaN is missing, and a whole float below 1e16 is its digits. What texts are one
-value is said in `spelling_kernels`.
+One rule for every kind of input: the text of a value is what Python's csv module and pandas write for it,
+except that a boolean is `1` or `0`, NaN is missing, and a whole float below 1e16 is written as its digits.
+`spelling_kernels` says which texts are the same value.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from datetime import date
 import numpy as np
 
 BETWEEN_ELEMENTS = b"\x1f"
-"""Between the elements of a list, which all stand in one cell: ASCII's unit separator."""
+"""Separates the elements of a list, which share a cell: ASCII's unit separator."""
 DIGITS_BELOW = 1e16  # from there on Python writes an exponent
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def text_of_value(value: object) -> str | None:
-    """The text of a value of JSON or Python, empty if it is missing; None for what has no text.
+    """The text of a value of JSON or Python, empty if it is missing; None if it has no text.
 
-    Times are those of Python, pandas and NumPy.
+    Times may be those of Python, pandas and NumPy.
     """
     if value is None:
         return ""
@@ -34,7 +34,7 @@ def text_of_value(value: object) -> str | None:
         return str(value)
     if isinstance(value, float) and not math.isinf(value):
         return _text_of_float(value)
-    if isinstance(value, date):  # as are `datetime`, pandas' Timestamp and its NaT
+    if isinstance(value, date):  # or `datetime`, pandas' Timestamp, its NaT
         return str(value).removeprefix("NaT")
     if isinstance(value, np.datetime64):
         return _text_of_datetime64(value)
@@ -42,12 +42,12 @@ def text_of_value(value: object) -> str | None:
 
 
 def is_decimal(text: str) -> bool:
-    """Whether it is a number in decimal digits."""
+    """Whether the text is a decimal number."""
     return _DECIMAL.fullmatch(text) is not None
 
 
 def text_of_json(value: object) -> str | None:
-    """The same of a list, too: its elements' texts with `BETWEEN_ELEMENTS`."""
+    """As `text_of_value`, and for a list the texts of its elements, separated by `BETWEEN_ELEMENTS`."""
     if not isinstance(value, list):
         return text_of_value(value)
     texts = [text_of_value(element) for element in value]
