@@ -1,4 +1,4 @@
-"""`Moments`: mean and deviation of any number of values, the same in whatever order and parts they come."""
+"""`Moments`: mean and standard deviation of any number of values, whatever their order and partition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Moments:
         self._in_limbs = 0
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Takes in further values, none of them NaN or infinite."""
+        """Adds values, none of them NaN or infinite."""
         if self._in_limbs + values.size > _MOST_BETWEEN:
             self._carry()
         add_exactly(values.view(np.uint64), *self._limbs)
@@ -41,7 +41,7 @@ class Moments:
         self.largest = max(self.largest, float(values.max(initial=-math.inf)))
 
     def merge(self, other: Moments) -> None:
-        """Takes in what another has taken in."""
+        """Adds the values of `other`."""
         for each in (self, other):
             each._carry()
         self.count += other.count
@@ -50,7 +50,10 @@ class Moments:
         self.smallest, self.largest = min(self.smallest, other.smallest), max(self.largest, other.largest)
 
     def mean_and_deviation(self) -> tuple[float, float]:
-        """Of all values together, each rounded once; infinite if it is too large. There is at least one."""
+        """Mean and standard deviation of all values, of which there is at least one; each is rounded once.
+
+        The deviation is infinite if it is too large for float64.
+        """
         self._carry()
         mean = Fraction(self._sum, self.count << SUM_UNIT)
         variance = Fraction(self._squares, self.count << SQUARE_UNIT) - mean * mean

@@ -1,4 +1,4 @@
-"""What fields of numbers learn in a first pass: the scaling of `zscore` and `minmax`, and quantiles."""
+"""What fields of numbers learn in a first pass: the scaling of `zscore` and `minmax`, or quantiles."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ctr.features.steps.quantile_sketch import QuantileSketch
 
 
 def fit_of_numbers(field: NumberField) -> ScalingFit | QuantilesFit:
-    """Begins the first pass for a field that learns."""
+    """A new first pass for a field that learns."""
     return QuantilesFit(field) if field.transform == "quantiles" else ScalingFit(field)
 
 
 class ScalingFit:
-    """Mean and standard deviation, or smallest value and range, of the numbers before the step that learns.
+    """Mean and standard deviation, or smallest value and range, of the numbers that reach the learning step.
 
-    The deviation is that of all numbers, divided by their count, as in scikit-learn's StandardScaler.
+    The variance is divided by the count of the numbers, as in scikit-learn's StandardScaler.
     """
 
     def __init__(self, field: NumberField) -> None:
@@ -31,7 +31,7 @@ class ScalingFit:
         self._moments = Moments()
 
     def prepared(self, column: Column) -> NDArray[np.float64]:
-        """The numbers that are there, after the steps before that one."""
+        """The numbers that are present, after the steps before the learning one."""
         return _numbers_of(self._field, column, self._field.learnt_step)
 
     def add(self, numbers: NDArray[np.float64]) -> None:
@@ -56,15 +56,15 @@ class ScalingFit:
 
 
 class QuantilesFit:
-    """The edges between buckets that hold equally many of the numbers, as `QuantileSketch` knows them."""
+    """The edges of buckets that have equally many numbers each, estimated by a `QuantileSketch`."""
 
     def __init__(self, field: NumberField, before: int = 0) -> None:
-        """`before`: how many numbers other fits take in that come before the first."""
+        """`before`: how many earlier numbers are added to other fits."""
         self._field = field
         self._sketch = QuantileSketch(before)
 
     def prepared(self, column: Column) -> NDArray[np.float64]:
-        """The numbers that are there, after all steps."""
+        """The numbers that are present, after all steps."""
         return _numbers_of(self._field, column)
 
     def add(self, numbers: NDArray[np.float64]) -> None:
@@ -72,15 +72,15 @@ class QuantilesFit:
 
     @property
     def count(self) -> int:
-        """How many numbers it has taken in."""
+        """How many numbers were added."""
         return self._sketch.count
 
     def after(self, before: int) -> QuantilesFit:
-        """A new fit for the same field, of numbers that come behind so many others."""
+        """A new fit for the same field, whose numbers follow `before` others."""
         return QuantilesFit(self._field, before)
 
     def merge(self, other: QuantilesFit) -> None:
-        """See `Fit`; `other` was told how many come before."""
+        """See `Fit`; `other` was created with `before`."""
         self._sketch.merge(other._sketch)
 
     def learnt(self) -> Arrays:
@@ -99,12 +99,12 @@ class QuantilesFit:
                 f" let those that coincide be one with `duplicates: drop`."
             )
         if not edges.size:
-            edges = np.array([np.nextafter(sketch.smallest, math.inf)])  # one bucket for the most frequent
+            edges = np.array([np.nextafter(sketch.smallest, math.inf)])  # one bucket for the smallest value
         return {"edges": edges}
 
 
 def _numbers_of(field: NumberField, column: Column, stop: int | None = None) -> NDArray[np.float64]:
-    """What the first `stop` steps, or all, make of the numbers in a column and of what stands for missing."""
+    """The numbers of a column after the first `stop` steps, or all, with the constant for missing ones."""
     present = _present_after(field, column, stop)
     if field.constant is None:
         return present

@@ -1,4 +1,4 @@
-"""What fields of numbers make of a column: their steps, their buckets, and the values of `linear` ones."""
+"""From columns of numbers to features: the steps and buckets of fields, and the values of `linear` fields."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def buckets_of_numbers(field: NumberField, column: Column, seed: int, learnt: Ar
 def values_of_numbers(field: LinearField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
     """One feature for each number, with the number as its value; a value of 0 is left out.
 
-    Its hash is that of bucket 0, so it is one for all numbers.
+    All numbers have the same hash, that of bucket 0.
     """
     numbers, present, problem = column.numbers
     values = after_steps(field, numbers, present, learnt)
     single = np.clip(values, -_LARGEST_VALUE, _LARGEST_VALUE).astype(np.float32)
-    kept = present & (single != 0)
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)])
+    has_feature = present & (single != 0)
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(has_feature, dtype=np.int64)])
     hashes = np.full(bounds[-1], hash_bytes(bytes(8), seed), np.uint64)
-    return TokenCounts(bounds, hashes, single[kept], problem, ~present)
+    return TokenCounts(bounds, hashes, single[has_feature], problem, ~present)
 
 
 def buckets_of(
     field: NumberField, values: NDArray[np.float64], present: NDArray[np.bool_], learnt: Arrays
 ) -> NDArray[np.int64]:
-    """int64[n]: the bucket of each of the values that are present, after the field's steps."""
+    """int64[n]: the bucket of each value that is present, after the field's steps."""
     edges = learnt["edges"] if field.transform == "quantiles" else np.array(field.edges, np.float64)
     buckets = np.zeros(values.size, np.int64)
     after = after_steps(field, values, present, learnt)
@@ -61,7 +61,7 @@ def after_steps(
     learnt: Arrays,
     stop: int | None = None,
 ) -> NDArray[np.float64]:
-    """What the first `stop` steps, or all, make of the values that are present."""
+    """The values after the field's first `stop` steps, or all; the steps are applied to present values."""
     steps = field.steps[:stop]
     if not steps:
         return values
@@ -75,7 +75,7 @@ def after_steps(
 def _program(
     steps: Sequence[str | Clip | Scale], scaling: tuple[float, float]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The steps as `apply_steps` takes them."""
+    """The steps as the arguments `codes` and `arguments` of `apply_steps`."""
     program: list[tuple[int, float, float]] = []
     for step in steps:
         if isinstance(step, Clip):

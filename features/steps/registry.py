@@ -1,4 +1,4 @@
-"""The transform steps by name: for each, the fields that go through it and how they become features."""
+"""The transform steps by name: for each, its fields, and how their values become features."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from ctr.features.words import (
     texts_of_value,
 )
 
-_BYTES_PER_FEATURE = 2  # at least: a name and what separates it from the next
+_BYTES_PER_FEATURE = 2  # at least: a name, and the separator after it
 
 
 class Fit(Protocol):
     """What one field learns in a first pass over the data."""
 
     def prepared(self, column: Column) -> Any:
-        """What it needs of some rows: most of the work, which several threads do at once."""
+        """What `add` needs of some rows. This is most of the work, and several threads do it at once."""
 
     def add(self, prepared: Any) -> None:
-        """Takes in what it needs of further rows, in their order."""
+        """Adds the results of `prepared`, in the order of the rows."""
 
     def merge(self, other: Self) -> None:
-        """Takes in what another has learnt from the rows behind those of this one."""
+        """Adds what `other` has learnt from the rows after those of this fit."""
 
     def learnt(self) -> Arrays:
-        """The arrays that the field `learns`, by name. Raises DataError if the data does not tell them."""
+        """The arrays that the field `learns`, by name. Raises DataError if the data cannot determine them."""
 
 
 @runtime_checkable
@@ -70,7 +70,7 @@ class OrderedFit(Fit, Protocol):
 
     @property
     def count(self) -> int:
-        """How many values it has taken in."""
+        """How many values were added."""
 
     def after(self, before: int) -> Self:
         """A new one, which has taken nothing in, of values that come behind so many others."""
@@ -78,33 +78,33 @@ class OrderedFit(Fit, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One way from the values of a field to its features."""
+    """A way to turn the values of a field into features."""
 
     field: type[InputField]
-    """What a spec says of a field that goes through it."""
+    """The class of such a field in a spec."""
     make: Callable[[Any, Column, int, Arrays], Buckets | HashedTokens | TokenCounts]
-    """(field, values, seed of its hashes, what it learnt) -> its features. Kernels do the same tile by
-    tile for some steps: see `ctr.features.transform.plan.TILED`."""
+    """(field, values, seed of its hashes, what it learnt) -> its features. For some steps, kernels do the
+    same tile by tile: see `ctr.features.transform.plan.TILED`."""
     fit: Callable[[Any], Fit | Arrays] | None = None
-    """Begins a first pass for a field, or tells what it learns without one; None if it learns nothing."""
+    """A new first pass for a field, or what it learns without one; None if such fields learn nothing."""
     texts: Callable[..., Sequence[str]] | None = None
-    """(field, value, what it learnt, values of the columns beside its own) -> for people, a text for each of
-    the value's features, in their order; None: the number of its bucket, or else the value itself, for its
-    only one."""
+    """(field, value, what it learnt, values of other columns that it needs) -> a readable text for each of
+    the value's features, in their order. None: a value has one feature, and its text is the number of its
+    bucket, or else the value itself."""
 
 
 STEPS: dict[str, Step] = {}
-"""By the name that `InputField.step` gives."""
+"""The steps by the name in `InputField.step`."""
 
 
 def register_step(name: str, step: Step, transform: str | None = None) -> None:
-    """Have fields with this step, and let specs have such fields: see `ctr.features.spec.register_field`."""
+    """Registers a step, and its fields for use in specs: see `ctr.features.spec.register_field`."""
     STEPS[name] = step
     register_field(step.field, transform)
 
 
 def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, _: Arrays) -> TokenCounts:
-    """The features that rows carry themselves; those with a value of 0 are left out."""
+    """The features that rows carry; those with a value of 0 are left out."""
     rows = len(column)
     most = int(column.lengths.sum(dtype=np.int64)) // _BYTES_PER_FEATURE + rows
     tokens = TokenCounts(
@@ -118,7 +118,7 @@ def _carried(hash_features: Any, _field: InputField, column: Column, seed: int, 
 
 
 def _no_history(_field: WindowField, column: Column, _seed: int, _learnt: Arrays) -> Buckets:
-    """None: `Transform` asks its history for these features, if it has one."""
+    """No features: `Transform` gets those of windows from its history, if it has one."""
     rows = len(column)
     return Buckets(np.zeros(rows, np.uint64), np.zeros(rows, np.bool_), np.zeros(rows, np.uint8))
 

@@ -1,4 +1,4 @@
-"""What people read for the features of a value: a bucket is told by the numbers in it."""
+"""Readable texts for the features of a value; a bucket's text is the range of its numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LARGEST_LOG = math.log(sys.float_info.max)
 
 
 def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[str]:
-    """From where to where the bucket of a number goes, after the field's steps."""
+    """The range of the number's bucket, in terms of numbers after the field's steps."""
     values, present, _ = Column.of(text).numbers
     if not present[0]:
         return []
@@ -33,7 +33,7 @@ def texts_of_number(field: NumberField, text: str, learnt: Arrays) -> Sequence[s
 
 
 def log_bounds(bucket: int) -> tuple[float, float]:
-    """From where to where a bucket of at least 2 goes: see `log_bucket`."""
+    """The range of a bucket of `log_bucket`, which must be at least 2."""
     end = math.sqrt(bucket - 1)
     high = math.exp(end) if end < _LARGEST_LOG else math.inf
     return max(math.exp(math.sqrt(bucket - 2)), 2.0), high
@@ -45,7 +45,7 @@ def texts_of_linear(field: LinearField, text: str, learnt: Arrays) -> Sequence[s
 
 
 def texts_of_times(field: TimeField, text: str, learnt: Arrays, since: str = "") -> Sequence[str]:
-    """The hour, the day or the age, which may be that since the time of another column."""
+    """The hour, the day or the age; an age may count from a time in another column, `since`."""
     column = Column.of(text)
     if field.since_column is not None:
         column.beside = {field.since_column: Column.of(since)}

@@ -1,4 +1,4 @@
-"""What fields of times make of a column: hours and days in a time zone, and ages."""
+"""From columns of times to buckets: hours and days in a time zone, and ages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def buckets_of_times(field: TimeField, column: Column, seed: int, learnt: Arrays
 
 
 def _ages(field: TimeField, column: Column, times: Times) -> Buckets:
-    """The whole days, rounded down, from one time to the other; missing where one of them is."""
+    """The days from one time to the other, rounded down; missing where one of the times is."""
     values, present, problem = times
     if field.since_column is None:
         since: NDArray[np.int64] | int = field.since_us
@@ -48,19 +48,19 @@ def _ages(field: TimeField, column: Column, times: Times) -> Buckets:
 
 
 class Zone(NamedTuple):
-    """Local time is so many seconds ahead of UTC from so many seconds since 1970 on."""
+    """A time zone: from `begins[i]` on, local time is `offsets[i]` ahead of UTC."""
 
     begins: NDArray[np.int64]
-    """int64[k], ascending; the first is before all times."""
+    """int64[k]: seconds since 1970, ascending; the first is before all times."""
     offsets: NDArray[np.int64]
-    """int64[k], the seconds."""
+    """int64[k]: seconds."""
 
 
 @lru_cache(maxsize=32)
 def zone_of(name: str | None) -> Zone:
-    """The time zone of this name, as this machine's time zone database has it; None: UTC.
+    """The time zone of this name in the machine's time zone database; None: UTC.
 
-    What changes before 1970 and after 2099 is not in it: the offsets of their first and last moments stay.
+    Changes before 1970 and after 2099 are left out: the first and the last offset of these years apply.
     """
     begins, offsets = [np.iinfo(np.int64).min], [0]
     if name is not None:
@@ -80,11 +80,11 @@ def _offset(zone: ZoneInfo, second: int) -> int:
 
 
 def _change(zone: ZoneInfo, before: int, after: int) -> int:
-    """The first second at which the offset is that of `after`, where it changes once in between."""
-    wanted = _offset(zone, after)
+    """The first second with the offset of `after`; the offset changes once between the two."""
+    offset = _offset(zone, after)
     while after - before > 1:
         middle = (before + after) // 2
-        if _offset(zone, middle) == wanted:
+        if _offset(zone, middle) == offset:
             after = middle
         else:
             before = middle

@@ -1,4 +1,4 @@
-"""Texts to hashed words: categories that are shaped or counted, lists, n-grams."""
+"""From texts to hashed words: categories that are shaped or counted, lists, n-grams."""
 
 from ctr.features.words.counts import known_values
 from ctr.features.words.steps import elements, ngrams, shaped

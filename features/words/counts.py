@@ -1,4 +1,4 @@
-"""What fields of text learn: which values have features of their own."""
+"""What fields of text learn: which values get their own features."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ctr.features.words.count_kernels import count_hashes, enter_known, move_cou
 from ctr.features.words.steps import elements, ngrams, shaped
 
 Counted = tuple[NDArray[np.uint64], NDArray[np.bool_]]
-"""Hashes, and which of them are there."""
+"""Hashes, and which of them are present."""
 
 _FIRST_PLACES = 1 << 12
-MOST_PLACES = 1 << 23  # of 12 bytes: 96 MiB for each field, and half as much while they grow
-_BATCH = 256  # hashes that are searched for together
+MOST_PLACES = 1 << 23  # of 12 bytes: 96 MiB for each field, and half as much more while the table grows
+_BATCH = 256  # hashes that are looked up together
 
 
 class HashCounts:
-    """How often each hash came. Of more than about 6 million different ones, the rarest so far are forgotten.
+    """How often each hash occurred. Above about 6 million distinct hashes, the rarest so far are forgotten.
 
-    As in lossy counting (Manku and Motwani, VLDB 2002): what is forgotten begins at 0 when it comes again. So
-    counts may be too low then, and never too high.
+    As in lossy counting (Manku and Motwani, VLDB 2002), a forgotten hash starts at 0 when it occurs again. So
+    counts may be too low, but never too high.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class HashCounts:
         hashes: NDArray[np.uint64] | None = None,
         counts: NDArray[np.uint32] | None = None,
     ) -> None:
-        """With these `counts` of `hashes`; None: nothing has been counted."""
+        """Starts with the `counts` of `hashes`; None: with no counts."""
         self._most_places = most_places
         self._keys, self._counts = _empty_table(min(_FIRST_PLACES, most_places))
         self._used = 0
@@ -45,10 +45,10 @@ class HashCounts:
             self._enter(hashes, counts)
 
     def add(self, hashes: NDArray[np.uint64], present: NDArray[np.bool_]) -> None:
-        """Counts each of those that are present once more."""
+        """Adds 1 to the count of each hash that is present."""
         done = 0
         while True:
-            # Half full as long as it may grow: searches are short then.
+            # At most half full while the table may grow, so that searches are short.
             places = self._keys.size
             most = places // 2 if places < self._most_places else places * 3 // 4
             table = self._keys, self._counts, self._used, most
@@ -61,7 +61,7 @@ class HashCounts:
                 self._replace(self._keys, self._counts, places, places // 2)
 
     def merge(self, other: HashCounts) -> None:
-        """Counts what another has counted: exact as long as neither has forgotten any."""
+        """Adds the counts of `other`; exact if neither has forgotten hashes."""
         mine, others = self._table(), other._table()
         keys, places = np.unique(np.concatenate([mine[0], others[0]]), return_inverse=True)
         counts = np.zeros(keys.size, np.uint64)
@@ -69,11 +69,11 @@ class HashCounts:
         self._enter(keys, np.minimum(counts, np.iinfo(np.uint32).max).astype(np.uint32))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without its empty places."""
+        """Pickles the counts without empty places."""
         return HashCounts, (self._most_places, *self._table())
 
     def reached(self, count: int) -> NDArray[np.uint64]:
-        """Those that came at least so often, increasing."""
+        """uint64: the hashes that occurred at least `count` times, increasing."""
         return np.sort(self._keys[self._counts >= count])
 
     def _table(self) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
@@ -81,14 +81,14 @@ class HashCounts:
         return self._keys[is_used], self._counts[is_used]
 
     def _enter(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32]) -> None:
-        """Have these counts and no others, in a table that is large enough if it may be."""
+        """Replaces all counts by these, in a table that is half empty unless that exceeds the limit."""
         size = self._keys.size
         while 2 * keys.size > size and size < self._most_places:
             size *= 2
         self._replace(keys, counts, size, size * 3 // 4)
 
     def _replace(self, keys: NDArray[np.uint64], counts: NDArray[np.uint32], places: int, most: int) -> None:
-        """Have a new table of so many places, with `most` of these counts: those that are above a bound."""
+        """Replaces the table by one of `places` places, with at most `most` counts: those above a bound."""
         bound = 0
         while np.count_nonzero(counts > bound) > most:
             bound += 1
@@ -98,7 +98,7 @@ class HashCounts:
 
 
 def _empty_table(places: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """Keys and counts. `np.zeros` would leave it to the first use to get them, in pages of 4 KiB."""
+    """Keys and counts, all 0. `np.zeros` would allocate them on first use, in pages of 4 KiB."""
     keys, counts = np.empty(places, np.uint64), np.empty(places, np.uint32)
     keys.fill(0)
     counts.fill(0)
@@ -109,21 +109,21 @@ class KnownValues:
     """The first pass of a field with `min_count`."""
 
     def __init__(self, field: WordField, vocabulary: Arrays) -> None:
-        """`vocabulary`: what the field would learn from its vocabulary alone."""
-        # Of a row that has many features all are counted.
+        """`vocabulary`: what the field learns from its vocabulary alone."""
+        # All features of a row are counted, even if the field keeps only some of them.
         self._field = field if isinstance(field, CategoryField) else field.model_copy(update={"most": None})
         self._vocabulary = vocabulary
         self._seen = HashCounts()
 
     def prepared(self, column: Column) -> Counted:
-        """The hashes of the features, each once for a row that has it, and which of them are there."""
+        """The hashes of the rows' features, each once for every row that has it; which are present."""
         hashes, present, without = _features_of(self._field, column, self._vocabulary)
         if self._field.constant is not None:
             missing = np.count_nonzero(without & (column.status == 0))
             constant = Column.of(self._field.constant)
-            more, are_there, _ = _features_of(self._field, constant, self._vocabulary)
+            more, more_present, _ = _features_of(self._field, constant, self._vocabulary)
             hashes = np.concatenate([hashes, np.repeat(more, missing)])
-            present = np.concatenate([present, np.repeat(are_there, missing)])
+            present = np.concatenate([present, np.repeat(more_present, missing)])
         return hashes, present
 
     def add(self, prepared: Counted) -> None:
@@ -140,7 +140,10 @@ class KnownValues:
 
 
 def known_values(field: WordField) -> KnownValues | Arrays:
-    """What the field learns. Raises SpecError if its vocabulary cannot be read, or is empty."""
+    """What the field learns, or the first pass in which it does.
+
+    Raises SpecError if its vocabulary cannot be read, or is empty.
+    """
     vocabulary = {}
     if isinstance(field, ValueField) and field.vocabulary is not None:
         vocabulary = {KNOWN: known_table(_read(field, Path(field.vocabulary)))}
@@ -148,14 +151,14 @@ def known_values(field: WordField) -> KnownValues | Arrays:
 
 
 def known_table(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Increasing hashes as a table in which `is_known` finds them: 13 bytes for each, some of them twice.
+    """Increasing hashes as a table for `is_known`: 13 bytes a hash, as copies of hashes fill the gaps.
 
-    One access to memory instead of the 20 of a binary search among a million.
+    A lookup takes one access to memory, instead of the 20 of a binary search among a million hashes.
     """
     if hashes.size == 0:
         return hashes
     table = np.empty(hashes.size * 8 // 5 + 40, np.uint64)
-    while not enter_known(hashes, table):  # hashes are spread evenly, so this is for small ones that are not
+    while not enter_known(hashes, table):  # hashes are spread evenly; only a few of them may happen not to be
         table = np.empty(2 * table.size, np.uint64)
     return table
 
@@ -163,7 +166,7 @@ def known_table(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _features_of(
     field: WordField, column: Column, learnt: Arrays
 ) -> tuple[NDArray[np.uint64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The hashes with seed 0 of a column's features, which of them are there, and which rows have none."""
+    """The hashes with seed 0 of a column's features, which of them are present, and which rows have none."""
     if isinstance(field, CategoryField):
         hashes, present, _ = shaped(field, column, 0, learnt)
         return hashes, present, ~present

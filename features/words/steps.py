@@ -15,15 +15,15 @@ from ctr.features.words.ngram_kernels import hash_texts
 from ctr.features.words.token_kernels import Features
 
 OTHERS = b"\x1f"
-"""What is hashed for all rare and unknown values of a field: a text that none of them can be."""
+"""The text that is hashed for all rare and unknown values of a field; no value can have this text."""
 
-_hash_of = lru_cache(maxsize=4096)(hash_bytes)  # asked again for every block of rows
+_hash_of = lru_cache(maxsize=4096)(hash_bytes)  # needed for every block of rows
 
 _NO_LETTERS, _NO_HASHES = np.empty(0, np.uint32), np.empty(0, np.uint64)
 
 
 def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> HashedTokens:
-    """Each value in the field's shape has the hash that `category` gives to that text."""
+    """The hash of each value in the field's shape, as `category` hashes that text."""
     rule = _rule(field, seed, learnt)
     if not field.is_plain:
         rows = len(column)
@@ -40,7 +40,7 @@ def shaped(field: ValueField, column: Column, seed: int, learnt: Arrays) -> Hash
 
 
 def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
-    """As `shaped`, for each element of a list; equal ones are one feature, with the sum of their values."""
+    """As `shaped`, for each element of a list; equal ones become one feature, the sum of their values."""
     rows, longest = len(column), _longest(column)
     bounds = np.empty(rows + 1, np.int64)
     features = _empty_features(_total(column) // 2 + rows, longest // 2 + 1, field.most)
@@ -51,11 +51,11 @@ def elements(field: ListField, column: Column, seed: int, learnt: Arrays) -> Tok
 
 
 def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> TokenCounts:
-    """Each n-gram with the number of times it is there; of characters with a seed of their own."""
+    """Each n-gram, with its count in the row; n-grams of characters have a seed of their own."""
     rows, longest = len(column), _longest(column)
     bounds = np.empty(rows + 1, np.int64)
     words, chars = len(field.words), len(field.chars)
-    # There are half as many words as characters at most, and a word has two more of these.
+    # A text has at most half as many words as characters, and two spaces are added to each word.
     capacity = words * (_total(column) // 2 + rows) + chars * 2 * (_total(column) + rows)
     features = _empty_features(capacity, words * (longest // 2 + 1) + chars * 2 * (longest + 1), field.most)
     hash_texts(
@@ -73,7 +73,7 @@ def ngrams(field: TextField, column: Column, seed: int, learnt: Arrays) -> Token
 
 
 def _empty_features(features: int, of_one: int, most: int | None) -> Features:
-    """Empty arrays for `features` features, of which one row has at most `of_one`."""
+    """Empty arrays for `features` features, of which a row has at most `of_one`."""
     if most is not None:
         of_one = min(of_one, most)
     places = np.full(1 << max(2 * of_one, 2).bit_length(), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What people read for the features of text: the very values, elements and n-grams."""
+"""Readable names of the features of text: the values, elements and n-grams themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def texts_of_value(field: ValueField, text: str, learnt: Arrays) -> Sequence[str
 
 
 def texts_of_elements(field: ListField, text: str, learnt: Arrays) -> Sequence[str]:
-    """The elements in the field's shape, without what stands behind a colon if that is a count."""
+    """The elements in the field's shape, without a count after a colon."""
     delimiter = "\x1f" + (field.delimiter or "")
     parts = [part.strip(" \t") for part in re.split(f"[{re.escape(delimiter)}]", text)]
     if field.counts:
@@ -31,7 +31,7 @@ def texts_of_elements(field: ListField, text: str, learnt: Arrays) -> Sequence[s
 
 
 def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str]:
-    """The n-grams; those of characters in quotes, as blanks are part of them."""
+    """The n-grams; those of characters are in quotes, as spaces may be part of them."""
     names = {hash_bytes(OTHERS, 0): _OTHER}
     chars = hash_bytes(b"chars", 0)
     for part in text.split("\x1f"):
@@ -47,7 +47,7 @@ def texts_of_ngrams(field: TextField, text: str, learnt: Arrays) -> Sequence[str
 
 
 def _by_hash(field: ValueField, values: list[str], learnt: Arrays) -> dict[int, str]:
-    """The values in the field's shape by the hashes that they have with seed 0, without what has none."""
+    """The values in the field's shape, by their hashes with seed 0; values without a feature are left out."""
     tokens = shaped(field, Column.of(*values), 0, learnt)
     names: dict[int, str] = {}
     for value, hashed, present in zip(values, tokens.hashes.tolist(), tokens.present.tolist(), strict=True):
