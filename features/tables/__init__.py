@@ -11,5 +11,5 @@ if TYPE_CHECKING:
     from ctr.features.tables.category_types import check_categories, float_categories
     from ctr.features.tables.parquet import ParquetReader
 
-# Each loads a part of Arrow that only its format needs.
+# Lazy: each loads a part of Arrow that only its format needs.
 __getattr__ = lazy_package(__name__, __file__)

@@ -1,4 +1,4 @@
-"""`ArrowReader`: rows of an Arrow IPC file (Feather) or stream, as text cells; `TableReader`: of a table."""
+"""`ArrowReader`: rows of an Arrow IPC file (Feather) or stream as text cells; `TableReader`: of a table."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ctr.features.text import ARROW_FILE, ARROW_STREAM
 
 _SUFFIXES = frozenset({".arrow", ".arrows", ".ipc", ".feather"})
 _OF_DATASET = {"indptr", "slots", "indices"}
-_HEAD_BYTES = 8  # of a file, with its padding; behind them it is a stream
+_HEAD_BYTES = 8  # of a file, with padding; what follows has the format of a stream
 _TAIL_BYTES = 1 << 16
 
 
 class ArrowReader(TypedReader):
-    """Reads an Arrow file from front to back, one record batch at a time, as it does with a stream."""
+    """Reads an Arrow file like a stream: from front to back, one record batch at a time."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class ArrowReader(TypedReader):
             raise self._empty()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches with rows; a file must have its end."""
+        """All batches with rows. Raises DataError if a file lacks its end."""
         try:
             while True:
                 batch = self._stream.read_next_batch()
@@ -97,15 +97,15 @@ class ArrowReader(TypedReader):
 
 
 class TableReader(TypedReader):
-    """Reads an Arrow table, or any object that gives itself as one: frames of pandas and polars do.
+    """Reads an Arrow table, or any object that exports one, such as a frame of pandas or polars.
 
-    What such an object has to have is the method `__arrow_c_stream__` of the Arrow PyCapsule interface.
+    Such an object has the method `__arrow_c_stream__` of the Arrow PyCapsule interface.
     """
 
     def __init__(self, table: object, spec: FeatureSpec) -> None:
-        """`spec` tells which columns may hold lists. A stream that can be read but once is read.
+        """`spec` says which columns may hold lists. A stream that can be read only once is used up.
 
-        Raises DataError for what is no table.
+        Raises DataError if `table` is not a table.
         """
         if isinstance(table, type) or not hasattr(table, "__arrow_c_stream__"):
             raise DataError(
@@ -116,7 +116,7 @@ class TableReader(TypedReader):
         super().__init__("the table", self._table.schema, spec)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
     @property
     def fraction(self) -> float:
@@ -140,7 +140,7 @@ class TableReader(TypedReader):
 
 
 def stream_of(table: object) -> pa.RecordBatchReader:
-    """The batches of a table with `__arrow_c_stream__`. Raises DataError if Arrow has no such columns."""
+    """The batches of a table with `__arrow_c_stream__`. Raises DataError if Arrow rejects its columns."""
     try:
         return pa.RecordBatchReader.from_stream(table)
     except (pa.ArrowException, ValueError) as error:  # pandas raises ValueError for duplicate names
@@ -156,7 +156,7 @@ def _kind(value: object) -> str:
 
 
 def _remedy(value: object) -> str:
-    """What to give instead."""
+    """What a user should give instead."""
     if isinstance(value, Mapping):
         return "make one with pyarrow.table(...)"
     if isinstance(value, list | tuple):

@@ -18,10 +18,10 @@ from ctr.features.spec import FeatureSpec
 from ctr.features.text import Cells, CodedCells, CodedColumns, Texts
 
 BATCH_ROWS = 16_384
-_BATCH_BYTES = 1 << 30  # 1 GiB: places in a buffer are 32 bits wide
+_BATCH_BYTES = 1 << 30  # 1 GiB: positions in a buffer are 32 bits wide
 _MOST_BYTES = (1 << 31) - 1
 _PADDING = 64
-_PLACES = 1 << 14  # of cells in a block, beside columns that are coded
+_PLACES = 1 << 14  # cells that are not coded, in a block with coded columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class ArrowRows:
     """The `Origin` of rows that come as Arrow columns."""
 
     where: object
-    """The file, or what else `str` names in messages."""
+    """The file, or another source whose `str` is its name in messages."""
     first: int
-    """Position of the block's first row there."""
+    """The position of the block's first row in it."""
     columns: Sequence[str]
     cells: Cells
 
@@ -52,22 +52,23 @@ class ArrowRows:
 
 @dataclass(frozen=True, slots=True)
 class ArrowPiece:
-    """Rows of a record batch, brought into text (see `text_of_column`)."""
+    """Rows of a record batch, to be converted to text (see `text_of_column`)."""
 
     where: object
     """See `ArrowRows`."""
     batch: pa.RecordBatch | None
-    """None: no column is in one."""
+    """None if `texts` and `dictionaries` have all columns."""
     first: int
-    """Position of the first row there."""
+    """The position of the first row in `where`."""
     columns: Sequence[str]
     constants: bytes = b""
-    """To stand at the end of the buffer, for `FileReader`."""
+    """Bytes for the end of the buffer, where `FileReader` needs them."""
     texts: Mapping[str, Texts] = field(default_factory=dict)
     """The cells of columns that are not in the batch."""
     dictionaries: Mapping[str, Texts] = field(default_factory=dict)
-    """And of others the distinct ones, in the order of `codes`: see `CodedColumns`."""
+    """The distinct texts of further such columns, in the order of `codes`: see `CodedColumns`."""
     codes: NDArray[np.int32] = field(default_factory=lambda: np.empty((0, 0), np.int32))
+    """int32[dictionaries, rows]."""
 
     @property
     def rows(self) -> int:
@@ -130,16 +131,16 @@ class ArrowPiece:
         data = np.frombuffer(data_buffer or b"", np.uint8)[begin:end]
         starts = bounds[:-1] - begin
         ends = bounds[1:] - begin
-        if text.null_count:  # what a null spans may be anything
+        if text.null_count:  # the bytes of a null may be anything
             ends = np.where(text.is_null().to_numpy(zero_copy_only=False), starts, ends)
         return Texts(data, starts.astype(np.int32), ends.astype(np.int32))
 
 
 class TypedReader(ABC):
-    """Reads rows whose columns have types. A subclass gives their pieces."""
+    """Reads rows whose columns have types. Subclasses provide the pieces."""
 
     def __init__(self, where: object, schema: pa.Schema, spec: FeatureSpec) -> None:
-        """`where`: see `ArrowRows`; `spec` tells which columns may hold lists."""
+        """`where`: see `ArrowRows`; `spec` says which columns may hold lists."""
         self._where, self._spec = where, spec
         self.schema = schema
         """The types of the columns."""
@@ -150,7 +151,7 @@ class TypedReader(ABC):
         self._rows_before = self._rows_read = 0
 
     def require(self, columns: Sequence[str]) -> None:
-        """Raises DataError unless each is there, once, and is no list where its field takes one value."""
+        """Raises DataError unless each column exists once, without lists if its field takes one value."""
         from ctr.features.tables.column_text import is_list
 
         require_columns(self._where, self.columns, columns)
@@ -184,7 +185,7 @@ class TypedReader(ABC):
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch cut into parts of at most `BATCH_ROWS` and `_BATCH_BYTES`, or one row."""
+    """The batch, cut into parts of at most `BATCH_ROWS` and `_BATCH_BYTES`, or of one row."""
     if batch.num_rows == 1 or (batch.nbytes <= _BATCH_BYTES and batch.num_rows <= BATCH_ROWS):
         yield batch
         return

@@ -1,4 +1,4 @@
-"""`check_categories`, `float_categories`: typed columns of tables and files whose values are categories."""
+"""`check_categories`, `float_categories`: columns of numbers or times that are read as categories."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ctr.features.text import DIGITS_BELOW
 
 
 def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str] | None = None) -> None:
-    """Warn of each column of numbers or times that is read as a category: a file may write its values another
-    way, such as 00007 for 7.
+    """Warns of each column of numbers or times that is read as a category: a file may write its values in
+    another way, such as 00007 for 7.
 
-    Raises DataError for fractions, as rows of JSON do: 0.5 may be 0.50 where the model learnt it. `columns`:
-    only these; None: all of the spec.
+    Raises DataError for fractions, as for rows of JSON: the training data may have 0.50 for 0.5. `columns`:
+    check only these; None: all of the spec.
     """
     types = pa.types
     for name, kind in _categories(spec, table.schema):
@@ -42,7 +42,7 @@ def check_categories(table: pa.Table, spec: FeatureSpec, columns: Container[str]
 
 
 def float_categories(path: object, schema: pa.Schema, spec: FeatureSpec) -> list[str]:
-    """A warning for each column of floating-point numbers in a file that is read as a category."""
+    """A warning for each column of a file that has floating-point numbers and is read as a category."""
     return [
         f"{path}: column {name!r} has the type {schema.field(name).type}, but its field is a category, and"
         " requests for predictions refuse fractions there; make the column text, or the field a number"
@@ -65,7 +65,7 @@ def _categories(spec: FeatureSpec, schema: pa.Schema) -> Iterator[tuple[str, pa.
 
 
 def _require_whole(table: pa.Table, name: str) -> None:
-    """Raise DataError for the first value that is a fraction, or too large for its digits to be exact."""
+    """Raises DataError for the first value that is a fraction, or too large for its digits to be exact."""
     first = 0
     for chunk in table[name].chunks:
         values, rows = _flat(chunk)

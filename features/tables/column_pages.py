@@ -1,6 +1,6 @@
 """`ColumnPages`: a column of texts in a row group of a Parquet file, as codes of its dictionary.
 
-Arrow makes a text of each cell again, which takes 20 to 60 ns; here, most cells take 2.
+Arrow creates the text of each cell, which takes 20 to 60 ns; here, most cells take 2 ns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_TEXTS = Texts(np.empty(0, np.uint8), *np.zeros((2, 1), np.int32))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether the bytes of a column's values are their text."""
+    """Whether the bytes of values of this type are their text."""
     types = pa.types
     if types.is_dictionary(kind):
         return is_text(kind.value_type)
@@ -38,7 +38,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def are_readable(column: Any, schema: Any) -> bool:
-    """Whether a column of texts can be read so: one a row, in usual encodings.
+    """Whether `ColumnPages` can read a column of texts: it has one text per row, and common encodings.
 
     `column` is its ColumnChunkMetaData in a row group, `schema` its ColumnSchema.
     """
@@ -52,10 +52,10 @@ def are_readable(column: Any, schema: Any) -> bool:
 
 
 class ColumnPages:
-    """Reads it from front to back. Raises ValueError for what is not as the format has it."""
+    """Reads the column from front to back. Raises ValueError for data that violate the format."""
 
     dictionary: Texts
-    """The texts that codes mean."""
+    """The texts of the codes."""
 
     def __init__(self, file: BufferedReader, column: Any, schema: Any) -> None:
         """`column`: its ColumnChunkMetaData, for which `are_readable` is true."""
@@ -63,23 +63,23 @@ class ColumnPages:
         starts = [column.data_page_offset]
         starts += [column.dictionary_page_offset] if column.has_dictionary_page else []
         self._at = min(starts)
-        """Where in the file `_window` ends."""
+        """The position in the file at which `_window` ends."""
         self._end = self._at + column.total_compressed_size
         self._window = memoryview(b"")
         codec = _CODECS[column.compression]
         self._codec = None if codec is None else pa.Codec(codec)
         self._nullable = schema.max_definition_level > 0
         self._values_left: int = column.num_values
-        """In the pages that have not been read."""
+        """The number of values in pages that have not been read."""
         self.dictionary = _NO_TEXTS
         self._page: Texts | NDArray[np.int32] = np.empty(0, np.int32)
         self._used = self._size = 0
-        """Of the page's cells, and how many it has."""
+        """How many of the page's cells have been returned, and how many it has."""
 
     def read(self, codes: NDArray[np.int32]) -> Texts | None:
-        """The next cells, as many as there is room for codes: of the `dictionary`, if it has all of them.
+        """Reads the next `codes.size` cells. If the `dictionary` has them all, writes their codes.
 
-        Otherwise their texts, in order, and not None.
+        Returns None then, and otherwise their texts, in order.
         """
         done = 0
         parts: list[Texts | NDArray[np.int32]] = []
@@ -102,12 +102,15 @@ class ColumnPages:
         return _joined([part if isinstance(part, Texts) else self.texts_of(part) for part in parts])
 
     def texts_of(self, codes: NDArray[np.int32]) -> Texts:
-        """The texts that these codes mean."""
+        """The texts of these codes."""
         texts = self.dictionary
         return Texts(texts.buffer, texts.starts[codes], texts.ends[codes])
 
     def _next_page(self, buffer: NDArray[np.int32]) -> bool:
-        """Goes on to the next page with cells; its codes, if all fit, are in `room`: whether they are."""
+        """Goes on to the next page with cells; whether it has codes, and they all fit into `buffer`.
+
+        They are then in `buffer`.
+        """
         while self._used == self._size:
             header = self._header()
             self._fill(header.size)
@@ -134,7 +137,7 @@ class ColumnPages:
             return header
 
     def _fill(self, size: int) -> None:
-        """Have at least `size` bytes in the window."""
+        """Reads on until the window has at least `size` bytes."""
         missing = size - len(self._window)
         if missing <= 0:
             return
@@ -187,7 +190,7 @@ class ColumnPages:
     def _values(
         self, header: PageHeader, data: NDArray[np.uint8], levels: NDArray[np.uint8], out: NDArray[np.int32]
     ) -> Texts | NDArray[np.int32]:
-        """Its cells: texts, or codes, which are written to `out`."""
+        """The cells of a page: texts, or codes, which are written to `out`."""
         present = np.count_nonzero(levels) if self._nullable else out.size
         some = present < out.size
         if header.encoding in _BY_DICTIONARY:
@@ -213,7 +216,7 @@ class ColumnPages:
 
 
 def _joined(parts: list[Texts]) -> Texts:
-    """One after the other, in one buffer."""
+    """All texts, one part after the other, in one buffer."""
     if len(parts) == 1:
         return parts[0]
     if sum(part.buffer.size for part in parts) > _MOST_BYTES:
@@ -227,10 +230,10 @@ def _joined(parts: list[Texts]) -> Texts:
 
 
 def _cut(texts: Texts) -> Texts:
-    """With no more of the buffer than they need; missing ones begin and end at 0."""
-    there = texts.ends[texts.ends > 0]
-    if not there.size:
+    """The texts with only the part of the buffer that they need; missing ones begin and end at 0."""
+    present = texts.ends > 0
+    if not present.any():
         return Texts(texts.buffer[:0], texts.starts, texts.ends)
-    first, last = int(texts.starts[texts.ends > 0][0]), int(there[-1])
+    first, last = int(texts.starts[present][0]), int(texts.ends[present][-1])
     starts, ends = np.maximum(texts.starts - first, 0), np.maximum(texts.ends - first, 0)
     return Texts(texts.buffer[first:last], starts, ends)

@@ -1,4 +1,4 @@
-"""`text_of_column`: a column of Parquet or Arrow as text: see `ctr.features.text.value_text`."""
+"""`text_of_column`: a column of Parquet or Arrow as text, by the rules of `ctr.features.text.value_text`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pyarrow.compute as pc
 
 from ctr.features.text import BETWEEN_ELEMENTS, DIGITS_BELOW
 
-_PLAIN = (1e-4, 1e10)  # between them a fraction has no exponent, in Python as in Arrow
+_PLAIN = (1e-4, 1e10)  # neither Python nor Arrow writes fractions in this range with an exponent
 
 
 def text_of_column(column: pa.Array) -> pa.Array:
     """A column as large_string or large_binary; missing values are null.
 
-    float32 and float16 are the shortest decimal that gives them back. A timestamp has a fraction of a second
-    only if that is not 0 (6 digits, or 9 if needed), and with a time zone its offset. Raises ArrowException
-    for types without text.
+    A float32 or float16 becomes the shortest decimal that gives it back. A timestamp has a fraction of a
+    second only if that is not 0 (6 digits, or 9 if needed), and an offset if it has a time zone. Raises
+    ArrowException for types that have no text.
     """
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
-        if kind.value_type in (pa.string_view(), pa.binary_view()):  # which Arrow cannot decode
+        if kind.value_type in (pa.string_view(), pa.binary_view()):  # Arrow cannot decode these
             texts = column.dictionary.cast(pa.large_binary())
             return texts.take(column.indices)
         return text_of_column(column.dictionary_decode())
@@ -44,7 +44,7 @@ def text_of_column(column: pa.Array) -> pa.Array:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of this type is several values."""
+    """Whether values of this type are lists."""
     types = pa.types
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     views = (types.is_list_view, types.is_large_list_view)
@@ -52,20 +52,20 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def _text_of_lists(column: pa.Array) -> pa.Array:
-    """The texts of their elements, a missing one's being empty, with `BETWEEN_ELEMENTS`."""
+    """The texts of the lists' elements, separated by `BETWEEN_ELEMENTS`; missing elements are empty."""
     if is_list(column.type.value_type):
         raise pa.ArrowNotImplementedError("a list of lists has no text")
     texts = text_of_column(column.flatten()).cast(pa.binary()).fill_null(b"")
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths).cast(pa.int64())])
-    lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), texts)  # large lists are not joined
+    lists = pa.ListArray.from_arrays(offsets.cast(pa.int32()), texts)  # Arrow does not join large lists
     return pc.binary_join(lists, BETWEEN_ELEMENTS).cast(pa.large_binary())
 
 
 def _text_of_floats(column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
-    if pa.types.is_float32(column.type):  # as 0.1, not as the 0.10000000149 that it is
+    if pa.types.is_float32(column.type):  # 0.1 for the float32 0.10000000149
         column = column.cast(pa.string()).cast(pa.float64())
     size, nothing = pc.abs(column), pa.scalar(None, pa.float64())
     column = pc.if_else(pc.is_nan(column), nothing, column)
@@ -99,7 +99,7 @@ def _text_of_timestamps(column: pa.Array) -> pa.Array:
 
 
 def _text_of_times(column: pa.Array) -> pa.Array:
-    """Times of a day. What is none, such as 86,400 s, has Arrow's text for it, and is not another time."""
+    """Times of day. An invalid one, such as 86,400 s, has Arrow's text, which is no other time's text."""
     nanoseconds = column.cast(pa.time64("ns")).cast(pa.int64())
     seconds = pc.divide(nanoseconds, 10**9)
     texts = seconds.cast(pa.int32()).cast(pa.time32("s")).cast(pa.large_string())
@@ -107,7 +107,7 @@ def _text_of_times(column: pa.Array) -> pa.Array:
 
 
 def _text_of_fractions(nanoseconds: pa.Array) -> pa.Array:
-    """Nothing for 0, else a point and 6 digits, or 9 if 6 are too few."""
+    """Empty for 0, else a point and 6 digits, or 9 if 6 are too few."""
     micros = pc.divide(nanoseconds, 1000)
     is_whole = pc.equal(pc.multiply(micros, 1000), nanoseconds)
     six = pc.utf8_lpad(micros.cast(pa.large_string()), 6, "0")
@@ -121,7 +121,7 @@ def _joined(*texts: Any) -> pa.Array:
 
 
 def _offset(seconds: int | None) -> Any:
-    """`+01:00`; as Python writes it, so with seconds for the odd offsets of old times."""
+    """An offset as Python writes it: `+01:00`, with seconds only for the odd offsets of old times."""
     if seconds is None:
         return None
     midnight = time(tzinfo=timezone(timedelta(seconds=seconds)))

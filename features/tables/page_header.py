@@ -1,4 +1,4 @@
-"""`page_header`: what stands before each page of a Parquet file, in Thrift's compact protocol.
+"""`page_header`: reads the header of a page of a Parquet file, in Thrift's compact protocol.
 
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift and
 https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md
@@ -17,25 +17,25 @@ PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
 
 
 class PageHeader(NamedTuple):
-    """What is needed of it."""
+    """The parts of a header that `ColumnPages` needs."""
 
     kind: int
-    """`DATA`, `DICTIONARY` or `DATA_V2`, or another one."""
+    """`DATA`, `DICTIONARY`, `DATA_V2`, or another kind."""
     size: int
-    """Of the page in the file, in bytes."""
+    """The size of the page in the file, in bytes."""
     full_size: int
-    """Uncompressed."""
+    """Its size when decompressed, in bytes."""
     values: int
     encoding: int
     level_bytes: int
-    """Of definition levels that stand before the values uncompressed (`DATA_V2`)."""
+    """The size of the definition levels, which are before the values and never compressed (`DATA_V2`)."""
     is_compressed: bool
 
 
 def page_header(data: memoryview) -> tuple[PageHeader, int]:
-    """The header that begins there, and how long it is.
+    """The header at the beginning of `data`, and its length.
 
-    Raises IndexError if it is longer than `data`, and ValueError for what is none.
+    Raises IndexError if it is longer than `data`, and ValueError if it is not a valid header.
     """
     stream = BytesIO(data)
     fields = _struct(stream, _DEEPEST)
@@ -58,7 +58,7 @@ def page_header(data: memoryview) -> tuple[PageHeader, int]:
 
 
 def _struct(data: BytesIO, depth: int) -> dict[int, Any]:
-    """Its fields by number; those of other types than a page header needs are left out."""
+    """The fields of a structure by number; those of types that a page header does not need are left out."""
     fields: dict[int, Any] = {}
     number = 0
     while head := data.read(1)[0]:

@@ -1,4 +1,4 @@
-"""`ParquetReader`: rows of a Parquet file, as text cells."""
+"""`ParquetReader`: rows of a Parquet file as text cells."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ctr.features.tables.arrow_rows import BATCH_ROWS, ArrowPiece, TypedReader, 
 from ctr.features.tables.column_pages import ColumnPages, are_readable, is_text
 from ctr.features.text import PARQUET, Texts
 
-_READ_BYTES = 1 << 20  # 1 MiB at a time of a column, instead of a whole row group
+_READ_BYTES = 1 << 20  # 1 MiB of a column at a time, instead of a whole row group
 _PAGE_ROWS = 65_536
-_FIRST_ROWS = 4_096  # of a file: enough for who wants to know of what kind its labels are
-_MOST_PLAIN = 1 << 29  # bytes of a piece's texts that are in no dictionary, to be handled as if they were
-_MOST_WIDTH = 8192  # bytes per row: so many rows are to have far less than 2 GiB
+_FIRST_ROWS = 4_096  # of a file: enough for callers that only need to know the kind of its labels
+_MOST_PLAIN = 1 << 29  # the most bytes, in a piece, of texts without a dictionary that are treated as one
+_MOST_WIDTH = 8192  # bytes per row, so that _PAGE_ROWS rows have far less than 2 GiB
 
 
 class ParquetReader(TypedReader):
     """Reads the needed columns of a Parquet file."""
 
     def __init__(self, path: InputFile, spec: FeatureSpec) -> None:
-        from pyarrow import parquet  # here, as text has no use for it and its network file systems
+        from pyarrow import parquet  # here, as other formats do not need it and its network file systems
 
         self._path = path
         try:
-            # Far away, a row group comes in few large requests, each as large as memory is taken anyway.
+            # A remote row group comes in a few large requests; memory for all of it is needed anyway.
             self._file = parquet.ParquetFile(
                 path.seekable(), pre_buffer=path.is_remote, buffer_size=0 if path.is_remote else _READ_BYTES
             )
@@ -101,7 +101,7 @@ class ParquetReader(TypedReader):
                 elif plain is None:
                     dictionaries[name] = column.dictionary
                 else:
-                    # As if all were different: to hash them where they stand takes half the time.
+                    # As if all texts were distinct: hashing them in place takes half the time.
                     dictionaries[name], row[:] = plain, np.arange(row.size, dtype=np.int32)
                     spare_bytes -= plain.buffer.size
             yield replace(
