@@ -1,4 +1,4 @@
-"""Batches and chunks of hashed examples, the way from one to the other, and operations on their rows."""
+"""Batches and chunks of hashed examples, conversion between them, and operations on their rows."""
 
 from ctr.features.batches.batch import MOST_FIELDS, Batch, Chunk, FieldIds, Slots, field_id_dtype, slot_dtype
 from ctr.features.batches.builder import BatchBuilder, BatchLayout, MoreFeaturesError

@@ -1,4 +1,4 @@
-"""`Batch`: examples as compressed sparse rows of hashed slots; `Chunk`: over their sorted unique slots."""
+"""`Batch`: examples as compressed sparse rows of slots; `Chunk`: the same, over their sorted unique slots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ctr.features.batches import localize_kernels as kernels
 if TYPE_CHECKING:
     from scipy import sparse
 
-# The package `ps` has the same two definitions: neither of the two packages may import the other.
+# The package `ps` has the same two definitions, as neither package may import the other.
 Slots = NDArray[np.uint32] | NDArray[np.uint64]
 FieldIds = NDArray[np.uint8] | NDArray[np.uint16]
 MOST_FIELDS = (1 << 16) - 1
-"""Fields and crosses that field ids can tell apart."""
+"""How many fields and crosses field ids can distinguish."""
 
 
 def slot_dtype(bits: int) -> type[Any]:
@@ -26,7 +26,7 @@ def slot_dtype(bits: int) -> type[Any]:
 
 
 def field_id_dtype(names: int) -> type[Any]:
-    """The dtype of field ids, where there are so many fields and crosses."""
+    """The dtype of field ids, for `names` fields and crosses."""
     return np.uint8 if names < 1 << 8 else np.uint16
 
 
@@ -34,12 +34,12 @@ def field_id_dtype(names: int) -> type[Any]:
 class Batch:
     """`n` examples with `nnz` features in all.
 
-    Row `i` has the slots `slots[indptr[i]:indptr[i + 1]]`. A slot may occur more than once in a row
-    (two features of one example that collide).
+    Row `i` has the slots `slots[indptr[i]:indptr[i + 1]]`. A slot may occur more than once in a row, if
+    features of the example collide.
     """
 
     indptr: NDArray[np.int64]
-    """int64[n + 1], first 0, never decreasing."""
+    """int64[n + 1], starting with 0, never decreasing."""
     slots: Slots
     """uint32[nnz], or uint64[nnz] when `bits > 32`."""
     values: NDArray[np.float32] | None = None
@@ -49,8 +49,8 @@ class Batch:
     weights: NDArray[np.float32] | None = None
     """float32[n], or None when every example weighs 1."""
     fields: FieldIds | None = None
-    """uint8|uint16[nnz], or None when they are not known: the field id of each feature. The bias has 0; the
-    others have the place of their field or cross in the spec's `names`, from 1."""
+    """uint8|uint16[nnz], the field id of each feature, or None when they are unknown. The bias has 0; other
+    features have the position of their field or cross in the spec's `names`, from 1."""
 
     def __len__(self) -> int:
         return self.indptr.size - 1
@@ -58,9 +58,9 @@ class Batch:
     def to_scipy(self, bits: int) -> sparse.csr_matrix[Any]:
         """The examples as `float32` CSR of shape `(n, 2**bits)`; a repeated slot stays repeated.
 
-        SciPy's solvers sum repeated entries, which is what a margin does with them too.
+        SciPy's solvers sum repeated entries, as a margin does.
         """
-        from scipy import sparse  # a sixth of a command's start-up, and training has no use for it
+        from scipy import sparse  # a sixth of a command's start-up, and training does not need it
 
         values = np.ones(self.slots.size, np.float32) if self.values is None else self.values
         return sparse.csr_matrix(
@@ -69,9 +69,9 @@ class Batch:
 
     @staticmethod
     def from_scipy(matrix: sparse.csr_matrix[Any]) -> Batch:
-        """A batch of the rows of `matrix`, its columns taken as slots as they are.
+        """A batch of the rows of `matrix`, whose column numbers are the slots.
 
-        `values` is None when every stored entry is 1. Copies; nothing aliases `matrix`.
+        `values` is None when every stored entry is 1. All arrays are copies.
         """
         bits = max(int(matrix.shape[1]) - 1, 1).bit_length()
         values = matrix.data.astype(np.float32)
@@ -102,15 +102,15 @@ class Chunk:
     weights: NDArray[np.float32] | None = None
     """float32[n], or None when every example weighs 1."""
     fields: FieldIds | None = None
-    """uint8|uint16[nnz], or None when they are not known: see `Batch.fields`."""
+    """uint8|uint16[nnz], or None when they are unknown: see `Batch.fields`."""
 
     def __len__(self) -> int:
         return self.indptr.size - 1
 
     def scaled(self, scales: NDArray[np.float32]) -> Chunk:
-        """The same examples, each value times the scale of its field: `scales` are by field id.
+        """The same examples, with each value times the scale of its field; `scales` are indexed by field id.
 
-        The field ids must be known, and raw rows of a spec with these scales have the same values.
+        The field ids must be known. The values are those of raw rows through a spec with these scales.
         """
         assert self.fields is not None
         values = np.empty(self.fields.size, np.float32)
@@ -118,7 +118,7 @@ class Chunk:
         return replace(self, values=values)
 
     def to_batch(self) -> Batch:
-        """The same examples with the slots themselves; all but these are the chunk's own arrays."""
+        """The same examples as a batch. All arrays but `slots` are the chunk's own."""
         slots = np.empty(self.indices.size, self.slots.dtype)
         kernels.gather(self.slots, self.indices, slots)
         return Batch(self.indptr, slots, self.values, self.labels, self.weights, self.fields)

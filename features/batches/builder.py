@@ -1,4 +1,4 @@
-"""`BatchBuilder`: where the kernels of the readers write the examples of the next batch."""
+"""`BatchBuilder`: the arrays to which the kernels of readers write the examples of the next batch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class BatchLayout(NamedTuple):
     has_labels: bool
     has_weights: bool
     features: int
-    """The most that an example has, without lists and their crosses."""
+    """The most features of an example, without those of lists and their crosses."""
 
     @staticmethod
     def of(spec: FeatureSpec, *, with_label: bool, with_fields: bool) -> BatchLayout:
-        """That of the spec's examples; `with_label`: with the weights, too, if it has any."""
+        """The layout of the spec's examples; `with_label`: with labels, and with weights if it has any."""
         return BatchLayout(
             slot_dtype=slot_dtype(spec.bits),
             has_values=spec.has_values,
@@ -39,33 +39,33 @@ class BatchLayout(NamedTuple):
 
 
 class MoreFeaturesError(Exception):
-    """Examples have more features than they were to have."""
+    """Examples have more features than the limit."""
 
 
 class BatchBuilder:
-    """Room for up to `capacity` examples, filled in order and then taken as a `Batch`.
+    """Arrays for up to `capacity` examples, which are written in order and then taken as a `Batch`.
 
-    The arrays are for kernels to write into; who has written rows says so by setting `rows`. Where a field
-    gives an example any number of features, call `reserve` first; any other spec has room enough.
+    Kernels write to the arrays; their caller then sets `rows`. If a field gives an example any number of
+    features, call `reserve` first; for other specs, the arrays are large enough.
     """
 
     capacity: int
     rows: int
     """Examples written so far."""
     indptr: NDArray[np.int64]
-    """int64[capacity + 1]; `indptr[0] == 0`, valid up to `indptr[rows]`."""
+    """int64[capacity + 1], valid up to `indptr[rows]`; `indptr[0] == 0`."""
     slots: Slots
     """uint32|uint64[...], valid up to `indptr[rows]`."""
     values: NDArray[np.float32]
-    """float32, as long as `slots`; of length 0 unless the spec `has_values`."""
+    """float32, as long as `slots`; empty unless the spec `has_values`."""
     fields: FieldIds
-    """uint8|uint16, as long as `slots`; of length 0 unless the transform gives them."""
+    """uint8|uint16, as long as `slots`; empty unless the layout `has_fields`."""
     labels: NDArray[np.float32]
-    """float32[capacity]; of length 0 without labels."""
+    """float32[capacity]; empty without labels."""
     no_click: NDArray[np.int8]
-    """int8[1]: the label that rows without a click have, 0 or -1; 1 until one of them is met."""
+    """int8[1]: the label of rows without a click, 0 or -1; 1 before the first such row."""
     weights: NDArray[np.float32]
-    """float32[capacity]; of length 0 without weights."""
+    """float32[capacity]; empty without weights."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class BatchBuilder:
         no_click: NDArray[np.int8] | None = None,
         most_features: int | None = None,
     ) -> None:
-        """For examples of a transform with this `layout`.
+        """For up to `rows` examples of a transform with this `layout`.
 
-        `no_click`: shared by all builders whose rows must have labels of one kind. `most_features`: where
+        `no_click`: shared by all builders whose rows must have labels of the same kind. `most_features`: if
         there could be more, this and `reserve` raise MoreFeaturesError.
         """
         self.capacity = rows
@@ -98,7 +98,7 @@ class BatchBuilder:
         return int(self.indptr[self.rows])
 
     def reserve(self, features: int) -> None:
-        """Makes room for that many features after those written; it may replace the arrays of features."""
+        """Makes room for `features` more features; this may replace `slots`, `values` and `fields`."""
         needed = self.features + features
         self._require(needed)
         if needed <= self.slots.size:
@@ -114,7 +114,7 @@ class BatchBuilder:
             raise MoreFeaturesError
 
     def add(self, batch: Batch, start: int, stop: int) -> None:
-        """Appends copies of a batch's examples `start..stop-1`, for which there is room."""
+        """Appends copies of a batch's examples `start..stop-1`; at most `spare_rows`."""
         first, last = int(batch.indptr[start]), int(batch.indptr[stop])
         self.reserve(last - first)
         row, feature = self.rows, self.features
@@ -132,16 +132,16 @@ class BatchBuilder:
             self.weights[row : self.rows] = batch.weights[start:stop]
 
     def last(self) -> Batch:
-        """As `take`, without room for others afterwards."""
+        """As `take`, but the builder cannot be used again."""
         batch = self._written()
         return batch if 2 * batch.slots.size >= self.slots.size else deepcopy(batch)
 
     def take(self) -> Batch:
-        """The examples written so far, which leave the builder: it is empty then and shares no memory."""
+        """Removes and returns the examples written so far; builder and batch share no memory."""
         batch = self._written()
         rows, features = self.rows, batch.slots.size
-        # Handing over saves a copy (5 ns per Criteo row), but is not for a batch that would hold on to much
-        # more memory than it needs.
+        # To hand over the arrays saves a copy (5 ns per Criteo row), unless the batch would keep much more
+        # memory than it needs.
         if 2 * rows >= self.capacity and 2 * features >= self.slots.size:
             self._allocate()
             return batch

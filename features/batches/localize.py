@@ -14,8 +14,8 @@ from ctr.features.batches.batch import Batch, Chunk, Slots
 
 _KEEP_BYTES = 64 << 20  # a larger working array is freed after use
 _LEAST_TABLE = 64
-_PIECE = 1 << 20  # features that are numbered at once: the table, of 1 MiB, is to stay in the cache
-_DENSE_WORDS = 1 << 19  # for a larger bitmap, of more than 4 MiB, the caches are too small
+_PIECE = 1 << 20  # features that are numbered at once, so that the table, of 1 MiB, stays in the cache
+_DENSE_WORDS = 1 << 19  # a larger bitmap, of more than 4 MiB, does not fit into the caches
 
 _thread = threading.local()
 
@@ -23,30 +23,30 @@ _thread = threading.local()
 def localize(batch: Batch | Chunk) -> Chunk:
     """The same examples over sorted, unique slots; a `Chunk` is returned as it is.
 
-    The chunk's `slots` (dtype kept) and `indices` are new arrays, the others are the batch's own. Slots may
-    be any, 0 and the largest of the dtype included. Each thread keeps its own working arrays.
+    The chunk's `slots`, of the same dtype, and `indices` are new arrays; the others are the batch's own. Any
+    slots are allowed, even 0 and the largest of the dtype. Each thread keeps its own working arrays.
     """
     if isinstance(batch, Chunk):
         return batch
     slots: Any = np.ascontiguousarray(batch.slots)
     indices = np.empty(slots.size, np.uint32)
     words = (int(slots.max()) >> 6) + 1 if slots.size else 0
-    # Per feature, on 65,536 Criteo rows or more: dense takes 3 ns at 2**22 slots, 5 at 2**24, 8 at 2**25,
-    # 11 to 14 at 2**26, 16 to 20 at 2**28. Sparse takes 8 to 14 at any (25 for a million rows in one piece).
+    # Per feature, with 65,536 Criteo rows or more: dense takes 3 ns at 2**22 slots, 5 at 2**24, 8 at 2**25,
+    # 11 to 14 at 2**26, 16 to 20 at 2**28; sparse 8 to 14 at any (25 if a million rows were one piece).
     dense = words <= min(slots.size, _DENSE_WORDS)
     unique = _number_dense(slots, words, indices) if dense else _number_sparse(slots, indices)
     return Chunk(batch.indptr, unique, indices, batch.values, batch.labels, batch.weights, batch.fields)
 
 
 def used_slots(slots: Slots, indices: NDArray[np.uint32]) -> tuple[Slots, NDArray[np.uint32]]:
-    """The slots that occur in `indices` into them, and these as indices into the former.
+    """The slots at `indices`, unique and in order, and the positions of all `indices` among them.
 
-    Cheaper than to `localize` their slots afresh, for indices are already in the slots' order.
+    Cheaper than `localize` of the slots themselves, as indices have the order of the slots.
     """
     numbers = np.empty(indices.size, np.uint32)
     if slots.size > indices.size:
         places = _number_dense(indices, (slots.size >> 6) + 1, numbers)
-    else:  # slots come again and again: a counter for each takes a quarter of the time of a bitmap
+    else:  # slots occur many times: an array with an entry for each takes a quarter of a bitmap's time
         ranks, places = _scratch("ranks", np.uint32, slots.size), np.empty(slots.size + 1, np.uint32)
         ranks.fill(0)
         places = places[: kernels.number_used(indices, ranks, places, numbers)]
@@ -56,10 +56,10 @@ def used_slots(slots: Slots, indices: NDArray[np.uint32]) -> tuple[Slots, NDArra
 
 
 def merge_slots(lists: Sequence[Slots]) -> tuple[Slots, list[NDArray[np.uint32]]]:
-    """The distinct slots of sorted lists without repeats, and for each list where its slots are among them.
+    """The distinct slots of sorted lists without repeats, and for each list the positions of its slots there.
 
-    Pair by pair takes 10 ns per slot of 16 lists of 180,000, a radix sort of all or a hash table 25 to 40. A
-    bitmap is faster, by 6 ns, only where it has hardly more bits than there are slots.
+    Merging pairs takes 10 ns per slot with 16 lists of 180,000; a radix sort of all, or a hash table, 25 to
+    40. A bitmap is faster, by 6 ns, only if it has hardly more bits than there are slots.
     """
     if len(lists) == 1:
         return lists[0], [np.arange(lists[0].size, dtype=np.uint32)]
@@ -105,7 +105,7 @@ def _number_sparse(slots: Slots, indices: NDArray[np.uint32]) -> Any:
 
 
 def _number_piece(slots: Slots, numbers: NDArray[np.uint32]) -> tuple[Any, NDArray[np.uint32]]:
-    """Number slots in the order they turn up; return them sorted, and the rank of each number."""
+    """Numbers slots in the order in which they first occur; returns them sorted, and each number's rank."""
     entries = max(_LEAST_TABLE, 1 << (slots.size // 4 - 1).bit_length())
     position = count = 0
     unique = np.empty(0, slots.dtype)
@@ -113,9 +113,9 @@ def _number_piece(slots: Slots, numbers: NDArray[np.uint32]) -> tuple[Any, NDArr
         table = _scratch("table", np.uint32, entries)
         table.fill(0)
         kernels.fill_table(unique[:count], table)
-        seen = unique[:count]
+        previous = unique[:count]
         unique = _scratch("unique", slots.dtype, entries // 2)
-        unique[:count] = seen
+        unique[:count] = previous
         position, count = kernels.number_slots(slots, position, table, unique, count, numbers)
         if position == slots.size:
             break
@@ -127,9 +127,9 @@ def _number_piece(slots: Slots, numbers: NDArray[np.uint32]) -> tuple[Any, NDArr
 
 
 def _sort_numbered(unique: Slots) -> tuple[Any, NDArray[np.uint32]]:
-    """Distinct slots in order (a new array), and each one's position before.
+    """Sorts distinct slots into a new array; also returns the position of each in `unique`.
 
-    Takes 5 to 9 ns per slot for 160,000 of them, `np.argsort` 50 to 60.
+    Takes 5 to 9 ns per slot for 160,000 slots; `np.argsort` takes 50 to 60.
     """
     digits = -(-int(unique.max()).bit_length() // kernels.DIGIT) or 1
     counts = np.zeros((digits, kernels.DIGITS), np.uint32)
@@ -144,11 +144,11 @@ def _sort_numbered(unique: Slots) -> tuple[Any, NDArray[np.uint32]]:
 
 
 def _scratch(name: str, dtype: Any, size: int) -> NDArray[Any]:
-    """An array of this thread's own, its content left over from the last use."""
+    """An array of this thread's own, with the content of its last use."""
     key = f"{name}:{np.dtype(dtype).char}"
-    kept: NDArray[Any] | None = getattr(_thread, key, None)
-    if kept is None or kept.size < size:
-        kept = np.empty(1 << max(size - 1, 0).bit_length(), dtype)
-        if kept.nbytes <= _KEEP_BYTES:
-            setattr(_thread, key, kept)
-    return kept[:size]
+    array: NDArray[Any] | None = getattr(_thread, key, None)
+    if array is None or array.size < size:
+        array = np.empty(1 << max(size - 1, 0).bit_length(), dtype)
+        if array.nbytes <= _KEEP_BYTES:
+            setattr(_thread, key, array)
+    return array[:size]

@@ -1,4 +1,4 @@
-"""Rows of batches and chunks: some of them, or those of several as one."""
+"""Selecting rows of batches and chunks, and joining several into one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Examples = TypeVar("_Examples", bound=Batch | Chunk)
 
 
 def take_rows(examples: _Examples, rows: NDArray[np.int64]) -> _Examples:
-    """Copies of the examples at these positions, in this order; a chunk has the slots that occur in them."""
+    """Copies of the examples at these positions, in this order; a chunk keeps only the slots they contain."""
     indptr = np.zeros(rows.size + 1, np.int64)
     np.cumsum(np.diff(examples.indptr)[rows], out=indptr[1:])
 
@@ -31,9 +31,9 @@ def take_rows(examples: _Examples, rows: NDArray[np.int64]) -> _Examples:
 
 
 def slice_rows(examples: _Examples, start: int, stop: int) -> _Examples:
-    """The examples `start..stop-1`, as views; of a chunk, over the slots that occur in them, copied.
+    """The examples `start..stop-1` as views. A chunk keeps only the slots they contain, as a copy.
 
-    All rows: the same object.
+    Returns the same object if these are all rows.
     """
     if stop - start == len(examples):
         return examples
@@ -50,7 +50,7 @@ def _with_rows(
     of_features: Callable[[Any], Any],
     of_rows: Callable[[Any], Any],
 ) -> _Examples:
-    """Some of the examples; the functions take their part of an array with an entry per feature, or row."""
+    """Some of the examples; the functions select these from an array by feature, and from one by row."""
     arrays = {
         "values": None if examples.values is None else of_features(examples.values),
         "labels": None if examples.labels is None else of_rows(examples.labels),
@@ -64,7 +64,7 @@ def _with_rows(
 
 
 def join_batches(batches: Sequence[Batch]) -> Batch:
-    """The examples of all batches, in their order; see `join_chunks` for arrays that only some have."""
+    """The examples of all batches, in order; for arrays that only some have, see `join_chunks`."""
     if len(batches) == 1:
         return batches[0]
     slots: Any = np.concatenate([batch.slots for batch in batches])
@@ -72,11 +72,11 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """The examples of all chunks, in their order, as `localize` would make one chunk of them.
+    """The examples of all chunks, in order, as one chunk, equal to what `localize` gives.
 
-    Takes a fifth of that time: it compares slots that are in order already, and not every feature. Where only
-    some chunks have values or weights, the others get ones; there are labels, and field ids, where all have
-    some. Copies, unless there is just one chunk.
+    Takes a fifth of the time of `localize`, as it merges sorted slots instead of looking at every feature. If
+    only some chunks have values or weights, the others get ones. The result has labels, or field ids, if all
+    chunks have them. Copies, unless there is only one chunk.
     """
     if len(chunks) == 1:
         return chunks[0]
@@ -91,7 +91,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def _joined(parts: Sequence[Batch] | Sequence[Chunk]) -> dict[str, Any]:
-    """The arrays of several as one, but for slots and indices."""
+    """The joined arrays, except slots and indices."""
     indptr = np.zeros(sum(map(len, parts)) + 1, np.int64)
     np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]), out=indptr[1:])
     labels = [part.labels for part in parts if part.labels is not None]
@@ -106,15 +106,15 @@ def _joined(parts: Sequence[Batch] | Sequence[Chunk]) -> dict[str, Any]:
 
 
 def _with_ones(arrays: Iterable[tuple[NDArray[np.float32] | None, int]]) -> NDArray[np.float32] | None:
-    """Concatenate the arrays. None stands for as many ones as its size says; None if all are None."""
-    kept = list(arrays)
-    if all(array is None for array, _ in kept):
+    """Concatenates arrays, given with their sizes; None stands for ones. Returns None if all are None."""
+    sized = list(arrays)
+    if all(array is None for array, _ in sized):
         return None
-    return np.concatenate([np.ones(size, np.float32) if array is None else array for array, size in kept])
+    return np.concatenate([np.ones(size, np.float32) if array is None else array for array, size in sized])
 
 
 def warm_up(bits: int) -> None:
-    """Compile, or load from the cache, all that chunks of such slots may need."""
+    """Compiles, or loads from the cache, all kernels that chunks with `bits` may need."""
     for largest in (0, (1 << bits) - 1):  # the dense way and, from 8 bits on, the sparse one
         slots: Any = np.array([0, largest], slot_dtype(bits))
         chunk = localize(Batch(np.array([0, 1, 2]), slots))
@@ -123,5 +123,5 @@ def warm_up(bits: int) -> None:
 
 
 def is_compiled() -> bool:
-    """Whether that has been done before, by any process."""
+    """Whether `warm_up` has been called before, by any process."""
     return is_cached(kernels.merge)
