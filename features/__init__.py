@@ -1,4 +1,4 @@
-"""Raw rows -> `Batch`: specs, hashing, readers, and the hashed data set."""
+"""From raw rows to a `Batch`: specs, hashing, readers, and the hashed data set."""
 
 from __future__ import annotations
 

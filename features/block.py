@@ -1,4 +1,4 @@
-"""`Reader`, `Piece` and `Block`: what every input format offers to `RawSource`."""
+"""`Reader`, `Piece` and `Block`: the interface between all input formats and `RawSource`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ctr.features.text import Cells, Lines
 if TYPE_CHECKING:
     from ctr.features.transform import Transform
 
-# 2,048 rows of Criteo's 40 columns are 0.7 MB of cell places, which the transform finds in the
-# second-level cache again.
+# 2,048 rows of Criteo's 40 columns have 0.7 MB of cell bounds, which are still in the second-level cache when
+# the transform reads them.
 _MOST_ROWS = 2048
 _MOST_CELLS = 1 << 17
 
@@ -33,16 +33,16 @@ class UnfitColumnError(DataError):
 
 
 class Origin(Protocol):
-    """Where the rows of a block stand, for messages."""
+    """Where the rows of a block come from, for messages."""
 
     def place(self, row: int) -> str:
-        """Where the row stands, such as `clicks.tsv:17`."""
+        """Where the row is, such as `clicks.tsv:17`."""
 
     def raw(self, row: int) -> bytes:
-        """The row as it stands in the file, with its line end."""
+        """The row as a line, in a text file the original one, with its line end."""
 
     def misread(self, status: int, column: int) -> tuple[str, str] | None:
-        """Why a row could not be split into cells, with and without the value met; None: it was split."""
+        """Why a row could not be split into cells, with and without the bad value; None if it was split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Block:
     cells: Cells
     """The requested columns, in their order."""
     status: NDArray[np.uint8]
-    """uint8[rows]: the `RowStatus` of each row, as far as it is known."""
+    """uint8[rows]: the `RowStatus` of each row so far."""
     column: NDArray[np.int32]
-    """int32[rows]: the bad column of rows with a status."""
+    """int32[rows]: the bad column of rows whose status is not OK."""
     origin: Origin
 
     def kept(self) -> Block:
-        """The same rows, which stay valid."""
+        """The same rows, in a block that stays valid."""
         return Block(self.cells.kept(), self.status, self.column, self.origin)
 
 
@@ -74,7 +74,7 @@ class Piece(Protocol):
 
 
 class Reader(Protocol):
-    """One open input file, which can be read once: by `pieces` or by `count_rows`."""
+    """An open input file, which can be read once, by `pieces` or by `count_rows`."""
 
     @property
     def columns(self) -> Sequence[str]:
@@ -117,7 +117,7 @@ class TextRows:
 
 
 def explain(transform: Transform, block: Block, row: int) -> tuple[str, str]:
-    """What is wrong with a bad row of a block, with and without the value met."""
+    """What is wrong with a bad row of a block, with and without the bad value."""
     status, column = int(block.status[row]), int(block.column[row])
     misread = block.origin.misread(status, column)
     return misread or transform.explain(block.cells, row, status, column)
@@ -134,7 +134,7 @@ def rows_per_block(columns: int) -> int:
 
 
 def require_columns(path: object, present: Sequence[str], needed: Iterable[str]) -> None:
-    """Raises DataError unless each needed column is there, and once."""
+    """Raises DataError unless each needed column exists exactly once."""
     needed = list(needed)
     missing = [name for name in needed if name not in present]
     if missing:
@@ -180,6 +180,6 @@ def require_wanted(path: object, reader: Reader, columns: Sequence[str], why: st
 
 
 def names_shown(columns: Sequence[str]) -> str:
-    """A list of names for a message, at most eight."""
+    """Names for a message, at most eight of them."""
     shown = [repr(name if len(name) <= 60 else f"{name[:60]}…") for name in columns[:8]]
     return ", ".join(shown) + (f" and {len(columns) - 8} more" if len(columns) > 8 else "")

@@ -1,4 +1,4 @@
-"""`Column`: the typed values of one column, and what a step makes of them."""
+"""`Column`: the typed values of one column; the features that steps make of them."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from numpy.typing import NDArray
 from ctr.features.text import Cells, TextColumn, Times, hash_columns, parse_columns, shown, times_of
 
 Arrays = Mapping[str, NDArray[Any]]
-"""What a field has learnt, by the names in its `learns`."""
+"""The arrays that a field has learnt, by the names in its `learns`."""
 
 
 class Numbers(NamedTuple):
     """A column of numbers."""
 
     values: NDArray[np.float64]
-    """float64[rows]; anything where `present` is not set."""
+    """float64[rows]; undefined where `present` is not set."""
     present: NDArray[np.bool_]
     """bool[rows]: whether there is a number."""
     problem: NDArray[np.uint8]
-    """uint8[rows]: `RowStatus.NUMBER` where the text is neither a number nor missing, else 0."""
+    """uint8[rows]: `RowStatus.NUMBER` where the text is not a number and not missing, else 0."""
 
 
 class Buckets(NamedTuple):
-    """At most one feature of each row, still to be hashed: what a step makes of most fields."""
+    """At most one feature per row, not hashed yet: the result of steps for numbers and times."""
 
     buckets: NDArray[np.uint64]
-    """uint64[rows]: the bucket, whose 8 bytes are hashed; anything where `present` is not set."""
+    """uint64[rows]: the bucket, whose 8 bytes are hashed; undefined where `present` is not set."""
     present: NDArray[np.bool_]
-    """bool[rows]: whether the value is there; if not, the field's `missing` says what becomes of it."""
+    """bool[rows]: whether there is a value; if not, the field's `missing` applies."""
     problem: NDArray[np.uint8]
-    """uint8[rows]: the RowStatus of rows that are bad for this column, else 0."""
+    """uint8[rows]: the RowStatus of rows that are bad because of this column, else 0."""
 
 
 class HashedTokens(NamedTuple):
-    """At most one feature of each row, hashed: what a step makes of a field whose values are not numbers."""
+    """At most one feature per row, hashed: the result of steps for categories."""
 
     hashes: NDArray[np.uint64]
     """uint64[rows]: the hash, seeded with the field's seed; otherwise as in `Buckets`."""
@@ -48,7 +48,7 @@ class HashedTokens(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Any number of features of each row: what a step makes of a field with `several`."""
+    """Any number of features per row: the result of steps for fields with `several`."""
 
     bounds: NDArray[np.int64]
     """int64[rows + 1]: row `i` has the features `bounds[i]..bounds[i + 1] - 1`; the first is 0."""
@@ -57,14 +57,14 @@ class TokenCounts(NamedTuple):
     values: NDArray[np.float32]
     """float32, as long as `hashes`."""
     problem: NDArray[np.uint8]
-    """uint8[rows], as in `Buckets`; such a row has no features."""
+    """uint8[rows], as in `Buckets`; rows with a problem have no features."""
     missing: NDArray[np.bool_] | None = None
-    """bool[rows]: whose value is missing; None: those without features. A step leaves what the field's
-    `missing` says of them to others."""
+    """bool[rows]: whether the value is missing; None: it is in rows without features. The step does not apply
+    the field's `missing`."""
 
 
 class Column:
-    """Some rows of one column, of whatever type a step takes them; each type is parsed once."""
+    """Some rows of one column, as texts, numbers, hashes or times; each of these is computed once."""
 
     def __init__(
         self,
@@ -74,16 +74,16 @@ class Column:
         status: NDArray[np.uint8],
         beside: Mapping[str, Column] | None = None,
     ) -> None:
-        """As `TextColumn`; `starts` and `ends` may have gaps between their elements."""
+        """The arguments are those of `TextColumn`, but `starts` and `ends` need not be contiguous."""
         self._buffer, self._starts, self._ends = buffer, starts, ends
         self.status = status
-        """uint8[rows]: rows where it is not 0 have no value."""
+        """uint8[rows]: rows whose status is not 0 have no value."""
         self.beside = beside
-        """The same rows of the other columns, by name, where they are known: a proxy of `Columns`."""
+        """The same rows of the other columns, by name (a proxy of `Columns`); None if they are unknown."""
 
     @staticmethod
     def of(*texts: str) -> Column:
-        """These texts, one a row."""
+        """A column of these texts, one per row."""
         encoded = [text.encode("utf-8", "replace") for text in texts]
         lengths = np.array([len(text) for text in encoded], np.int32)
         ends = np.cumsum(lengths, dtype=np.int32)
@@ -95,13 +95,13 @@ class Column:
 
     @cached_property
     def text(self) -> TextColumn:
-        """For kernels."""
+        """The arguments of kernels."""
         starts, ends = np.ascontiguousarray(self._starts), np.ascontiguousarray(self._ends)
         return self._buffer, starts, ends, self.status
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """int32[rows]: of the texts; 0 where there is no value."""
+        """int32[rows]: the lengths of the texts; 0 where there is no value."""
         _, starts, ends, _ = self.text
         lengths = ends - starts
         if self.status.any():
@@ -109,7 +109,7 @@ class Column:
         return lengths
 
     def shown(self, row: int) -> str:
-        """A value for a message."""
+        """A value, for a message."""
         return shown(self._buffer[self._starts[row] : self._ends[row]])
 
     @cached_property
@@ -118,12 +118,12 @@ class Column:
         return _numbers(self._cells, self.status, [0])[0]
 
     def hashes(self, seed: int) -> HashedTokens:
-        """The values as `category` hashes them."""
+        """The hashes of the values, as `category` computes them."""
         return self.plain if seed == 0 else _hashes(self._cells, self.status, [0], seed)[0]
 
     @cached_property
     def plain(self) -> HashedTokens:
-        """Their hashes with seed 0."""
+        """The hashes of the values with seed 0."""
         return _hashes(self._cells, self.status, [0], 0)[0]
 
     @property
@@ -143,7 +143,7 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """Some rows of cells, by the names of their columns, each of which is made when it is asked for.
+    """Some rows of cells, by column name. Columns are created on first access.
 
     They are valid as long as the cells are.
     """
@@ -160,7 +160,7 @@ class Columns(dict[str, Column]):
         return column
 
     def take(self, numbers: Sequence[str], hashes: Sequence[str]) -> None:
-        """Find `numbers` and `plain` of these columns, faster than one column after the other."""
+        """Computes `numbers` and `plain` of these columns, faster than for one column after the other."""
         buffer, starts, ends = (
             self._cells.buffer,
             self._cells.starts[self._rows],
@@ -195,7 +195,7 @@ def _hashes(cells: Cells, status: NDArray[np.uint8], columns: Sequence[int], see
 
 
 def read_only(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same bytes. Numba compiles a kernel anew for a read-only array; so that it does not, all are."""
+    """A read-only view. Numba would compile kernels twice for writable and read-only arrays."""
     view = buffer.view()
     view.flags.writeable = False
     return view

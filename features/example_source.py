@@ -22,11 +22,11 @@ class ExampleSource(Protocol):
 
     @property
     def inputs(self) -> Sequence[str | Path | InputFile]:
-        """The inputs: another source of them reads the same rows, or raises DataError."""
+        """The inputs; another source with these inputs reads the same rows, or raises DataError."""
 
     @property
     def windows(self) -> Windows | None:
-        """The spec's windows, after the rows of a pass; None if it has none."""
+        """The spec's windows after the rows of a pass; None if the spec has none."""
 
     @property
     def fraction_read(self) -> float:
@@ -34,14 +34,14 @@ class ExampleSource(Protocol):
 
     @property
     def blocks_read(self) -> int:
-        """Grows while rows are read or skipped, so that a disk that hangs is noticed."""
+        """Grows while rows are read or skipped, so that a hanging disk is noticed."""
 
     @property
     def bad_rows(self) -> BadRows:
         """The rows that passes have left out so far, each once."""
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch | Chunk]:
-        """A pass over the rows `start..stop-1`, `rows` examples at a time; the last may be fewer."""
+        """A pass over the rows `start..stop-1`, `rows` examples at a time; the last batch may have fewer."""
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples, or all when there are fewer."""
@@ -50,4 +50,4 @@ class ExampleSource(Protocol):
         """Warnings for users about the features of the rows."""
 
     def count_rows(self) -> int:
-        """The number of rows, in which `start` and `stop` count."""
+        """The number of rows, as `start` and `stop` count them."""

@@ -1,4 +1,4 @@
-"""Folders that are written as a whole or not at all, and what killed processes have left of them."""
+"""Folders that are written as a whole or not at all, and the removal of leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zipfile import ZipFile
 from ctr.errors import CtrError, DataError
 
 MANIFEST = "manifest.json"
-"""The file that says what is in a folder."""
+"""The file that describes the content of a folder."""
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -31,17 +31,17 @@ _CANNOT_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 
 @contextmanager
 def replace_folder(target: str | Path, confirm: Callable[[], object] = lambda: None) -> Iterator[Path]:
-    """Yield an empty folder to write into; on leaving, it becomes `target` in one step.
+    """Yields an empty folder to write to; on leaving the `with` block, it becomes `target` in one step.
 
-    What is written is on disk before it appears under the target's name, and a folder that stood there is
-    removed only afterwards, so whoever opens `target` finds the old or the new one, complete. The folder is
-    a hidden sibling of the target while it is written. If the body or the disk fails, or the user interrupts,
-    it is removed and the old target stays as it was. The same holds if `confirm` fails, which is called just
-    before that step.
+    Its content is on disk before it appears under the target's name, and the previous folder is removed only
+    afterwards, so whoever opens `target` finds the old or the new one, complete. While it is written, the
+    folder is a hidden sibling of the target. If the body or the disk fails, or the user interrupts, it is
+    removed, and the old target does not change. The same applies if `confirm`, which is called just before
+    that step, fails.
 
-    A target that is a symbolic link keeps being one; the folder it points to is replaced. Missing parents are
-    made. What killed processes have left of the same target is removed. Raises OSError as the file system
-    does, NotADirectoryError when `target` is a file.
+    A target that is a symbolic link remains one; the folder it points to is replaced. Missing parents are
+    created. Drafts of the same target that killed processes left are removed. Raises OSError as the file
+    system does, and NotADirectoryError if `target` is a file.
     """
     with replace_folders([target], confirm) as (draft,):
         yield draft
@@ -51,10 +51,10 @@ def replace_folder(target: str | Path, confirm: Callable[[], object] = lambda: N
 def replace_folders(
     targets: Sequence[str | Path], confirm: Callable[[], object] = lambda: None
 ) -> Iterator[list[Path]]:
-    """As `replace_folder`, for several, none of which lies in another: all become their targets, or none.
+    """As `replace_folder`, for several targets, none inside another: all are replaced, or none.
 
-    They do so one right after the other, when all are on disk; a process that is killed in between leaves
-    the last ones as they were.
+    When all are on disk, they are replaced one right after the other; if the process is killed in between,
+    the last targets do not change.
     """
     places = [Path(target).resolve() for target in targets]
     for place, target in zip(places, targets, strict=True):
@@ -73,7 +73,7 @@ def replace_folders(
         _put_all_in_place(list(zip(drafts, places, strict=True)))
         for place in places:
             _sync(place.parent)
-    # Where two names cannot be swapped at once: only now is there surely something at a place.
+    # Left if two names cannot be swapped in one step; only now does every target certainly exist.
     for place in places:
         _remove_leftovers(place.parent, f".{place.name}.", _REPLACED)
 
@@ -81,9 +81,9 @@ def replace_folders(
 def require_replaceable(
     folder: Path, what: str, format_: str, is_part: Callable[[str], object], error: type[CtrError]
 ) -> None:
-    """Raise `error` if `replace_folder` would delete anything but a `what`, such as a model, at `folder`.
+    """Raises `error` if `replace_folder` would delete anything but a `what`, such as a model, at `folder`.
 
-    That has no files but its parts, and `format_` in its manifest.
+    The folder of a `what` has only files for which `is_part` is true, and `format_` in its manifest.
     """
     if not folder.exists():
         return
@@ -101,24 +101,24 @@ def require_replaceable(
     try:
         kind = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # torn, but its files are those of a `what`: to write it again is the remedy
+        return  # damaged, but its files are those of a `what`, and writing it again repairs it
     if kind != format_:
         raise error(f"{folder}: holds a {kind}, not a {what}; give another folder.")
 
 
 def remove_drafts(target: str | Path) -> None:
-    """Remove what killed processes have left of drafts of `target`; `replace_folder` does it, too."""
+    """Removes drafts of `target` that killed processes left; `replace_folder` does this, too."""
     place = Path(target).resolve()
     _remove_leftovers(place.parent, f".{place.name}.", _PARTIAL)
 
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
-    """Yield a new folder in `parent`, and remove what is there under its name in the end.
+    """Yields a new folder in `parent`; on leaving the `with` block, removes what then has its name.
 
-    It is locked as long as this process lives, however that ends: folders with the same prefix and suffix
-    that nobody holds a lock on are of killed processes, and are removed first. Where the file system has no
-    locks, nothing is. Raises OSError as the file system does.
+    The folder is locked until then, or until the process ends. So folders with the same prefix and suffix
+    that nobody has locked were left by killed processes; they are removed first, unless the file system has
+    no locks. Raises OSError as the file system does.
     """
     _remove_leftovers(parent, prefix, suffix)
     folder, lock = _new_folder(parent, prefix, suffix)
@@ -130,13 +130,13 @@ def scratch_folder(parent: Path, prefix: str, suffix: str = "") -> Iterator[Path
 
 
 def _new_folder(parent: Path, prefix: str, suffix: str) -> tuple[Path, int]:
-    """A new folder, and the open handle that locks it."""
+    """Creates a folder; returns it, and the open handle that locks it."""
     while True:
         folder = parent / f"{prefix}{secrets.token_hex(4)}{suffix}"
         folder.mkdir()
         try:
             lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:  # someone took it for a leftover, as it was not locked yet
+        except FileNotFoundError:  # another process removed it as a leftover, as it was not locked yet
             continue
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -147,7 +147,7 @@ def _new_folder(parent: Path, prefix: str, suffix: str) -> tuple[Path, int]:
 
 def _remove_leftovers(parent: Path, prefix: str, suffix: str) -> None:
     name = re.compile(f"{re.escape(prefix)}[0-9a-f]{{8}}{re.escape(suffix)}")
-    with suppress(OSError):  # such as a folder that may not be listed
+    with suppress(OSError):  # for example, the folder may not be readable
         for path in [path for path in parent.iterdir() if name.fullmatch(path.name)]:
             _remove_unlocked(path)
 
@@ -163,7 +163,7 @@ def _remove_unlocked(folder: Path) -> None:
 
 
 def _put_all_in_place(drafts: Sequence[tuple[Path, Path]]) -> None:
-    """Make each draft stand at its place; if one cannot, those before it are taken back."""
+    """Moves each draft to its place; if one fails, undoes the others."""
     done: list[tuple[Path, Path]] = []
     try:
         for draft, place in drafts:
@@ -171,7 +171,7 @@ def _put_all_in_place(drafts: Sequence[tuple[Path, Path]]) -> None:
             done.append((draft, place))
     except BaseException:
         for draft, place in done:
-            if draft.exists():  # what stood at the place before
+            if draft.exists():  # the previous folder
                 _put_in_place(draft, place)
             else:
                 os.rename(place, draft)
@@ -179,7 +179,7 @@ def _put_all_in_place(drafts: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _put_in_place(draft: Path, place: Path) -> None:
-    """Make `draft` stand at `place`; a folder that stood there takes the draft's name."""
+    """Moves `draft` to `place`; a folder that was there gets the draft's name."""
     try:
         os.rename(draft, place)
     except OSError as error:
@@ -190,10 +190,10 @@ def _put_in_place(draft: Path, place: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders swap names in one atomic step (Linux); False where system or file system cannot.
+    """Swaps the names of two folders in one atomic step (Linux); False if system or file system cannot.
 
-    Python has no call for it, and two renames leave a moment without a folder: a reader would miss it, and if
-    the process is killed then, it is gone until the next one writes there.
+    Python has no call for this. Between two renames, no folder would have the name: a reader would miss it,
+    and if the process were killed then, it would be missing until it is written again.
     """
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
@@ -208,7 +208,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _swap_by_renames(draft: Path, place: Path) -> None:
-    """Let two folders swap names where the system cannot do it at once: for a moment `place` is absent."""
+    """Swaps the names of two folders if the system has no atomic step; for a moment, `place` is absent."""
     aside = draft.with_suffix(_REPLACED)
     os.rename(place, aside)
     try:
@@ -227,7 +227,7 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold the file's content, or the folder's list of names."""
+    """Waits until the file's content, or the folder's list of names, is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -236,15 +236,15 @@ def _sync(path: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file."""
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_verified(path: Path, sha256: str, remedy: str) -> bytes:
-    """The content of a file whose SHA-256 a manifest names.
+    """The content of a file whose SHA-256 is in a manifest.
 
-    Raises DataError, which ends with the remedy, when it cannot be read or is not the file that was written.
+    Raises DataError, which ends with `remedy`, if it cannot be read or has another SHA-256.
     """
     try:
         content = path.read_bytes()
@@ -269,7 +269,7 @@ def folder_bytes(save: Callable[[Path], None]) -> bytes:
 
 @contextmanager
 def folder_of_bytes(content: bytes) -> Iterator[Path]:
-    """For the `with` block, the folder that `folder_bytes` took the bytes of."""
+    """A temporary folder, for the `with` block, with the files in `content`, which is of `folder_bytes`."""
     with tempfile.TemporaryDirectory(prefix="ctr-") as folder, ZipFile(BytesIO(content)) as archive:
         archive.extractall(folder)
         yield Path(folder)

@@ -36,16 +36,19 @@ def open_source(
 ) -> RawSource | DatasetSource:
     """The examples of raw files, or of one hashed data set (a folder), which carries its own spec.
 
-    Raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. Those of
-    another source (its `inputs`) must still be what they were when that was opened. A data set must have been
-    hashed with `spec`, if that is given, or with the same spec without scales. What there is about bad rows
-    and threads is for raw files (see `RawSource`). `learns`: a spec whose steps have yet to learn from data
-    does so from these files, but for the share `held_out` of their rows, at the end; if not, that is an
-    error. `choice`: of raw files, only these rows. `also`: columns of raw files, or of those that a data set
-    was built from, that are read beside those of the spec: see `batches_with_texts`. `windows`: of raw files,
-    what those of the spec know before the first row, and `with_fields`: see `RawSource`. A file's format is
-    told by its first bytes if they do, else by its name's suffix (behind which there may be .gz, .zst, .bz2,
-    .lz4 or .xz), else it is `spec.source.format`. Raises DataError or SpecError.
+    `inputs`: raw files are paths, folders, patterns, URIs, or `-` for standard input: see `input_files`. If
+    they are the `inputs` of another source, they must not have changed since it was opened. A data set must
+    have been hashed with `spec`, if that is given, or with the same spec without scales. `also`: columns to
+    read in addition to those of the spec, from raw files or those that a data set was built from: see
+    `batches_with_texts`.
+
+    The following are for raw files. `learns`: a spec whose steps still have to learn does so from these
+    files, except the last `held_out` (a share) of their rows; without `learns`, such a spec is an error.
+    `choice`: read only these rows. `windows`: the state of the spec's windows before the first row.
+    `on_bad_rows`, `threads`, `with_fields`: see `RawSource`.
+
+    The format of a file is that of its first bytes if they show one, else that of its suffix (before any .gz,
+    .zst, .bz2, .lz4 or .xz), else `spec.source.format`. Raises DataError or SpecError.
     """
     datasets = [path for path in inputs if is_dataset(path)]
     if datasets and len(inputs) > 1:
@@ -67,7 +70,7 @@ def open_source(
             f"Raw files need a feature spec: name one, such as `{named('spec', 'criteo')}`, or draft one: "
             f"`ctr features init {file} --out spec.yaml`."
         )
-    from ctr.features.raw import RawSource, fit  # and with it the kernels that take text apart
+    from ctr.features.raw import RawSource, fit  # loads the kernels that parse text
 
     files = input_files(inputs)
     return RawSource(
@@ -89,7 +92,7 @@ def _open_dataset(
     labels: Literal["required", "ignored"],
     also: Sequence[str],
 ) -> DatasetSource:
-    """As `open_source`, of a hashed data set."""
+    """See `open_source`: the examples of a hashed data set."""
     dataset = DatasetSource(path, labels=labels)
     if spec is not None and _differs_by_scales(spec, dataset.spec):
         dataset = DatasetSource(path, labels=labels, scales=spec.scales)
@@ -108,10 +111,10 @@ def _open_dataset(
 
 
 def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str | Path | InputFile]:
-    """What to open through `spec`: the inputs, or the raw rows of a data set that was hashed with another.
+    """What to open with `spec`: the inputs, or the raw rows of a data set that was hashed with another spec.
 
-    Not so for a spec with windows: these need the rows before, too. Raises DataError where the raw rows are
-    not known, gone or changed.
+    For a spec with windows, always the inputs, as windows also need the rows before. Raises DataError if the
+    raw rows are unknown, gone or changed.
     """
     if len(inputs) != 1 or not is_dataset(inputs[0]) or spec.windows:
         return inputs
@@ -123,7 +126,7 @@ def inputs_for(inputs: Sequence[str | Path], spec: FeatureSpec) -> Sequence[str 
 
 
 def _differs_by_scales(spec: FeatureSpec, hashed: FeatureSpec) -> bool:
-    """True if the specs differ in nothing but scales, and only `spec` has any."""
+    """Whether the specs differ only in scales, and only `spec` has any."""
     without = spec.model_copy(update={"scales": {}})
     return bool(spec.scales and not hashed.scales) and learnt_from(without, hashed)
 

@@ -1,4 +1,4 @@
-"""`Pipeline`: a feature spec for tables in memory, as Python programs have them."""
+"""`Pipeline`: a feature spec for tables in the memory of Python programs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _FORMAT = "ctr-features"
 class Pipeline:
     """The transform of a feature spec, for tables in memory: fit it, and transform tables to sparse matrices.
 
-    A table is whatever gives itself as Arrow (`__arrow_c_stream__`): a `pyarrow.Table`, or a frame of pandas
+    A table is any object that exports Arrow (`__arrow_c_stream__`): a `pyarrow.Table`, or a frame of pandas
     (2.2 or newer) or polars. Columns are found by name; the spec's `source` does not matter, and columns that
-    it does not name may be there. Values become features as those of files do, so commands and models with
-    the same spec have the same slots.
+    the spec does not name are allowed. Values become features as in files, so commands and models with the
+    same spec have the same slots.
 
     >>> import pyarrow as pa
     >>> from ctr.features import Pipeline
@@ -67,7 +67,7 @@ class Pipeline:
     >>> pipeline.labels(table).tolist()
     [0.0, 1.0, 1.0, 0.0]
 
-    Rows to be scored may come one by one, as dicts, and give the same features:
+    Rows that are scored one by one, as dicts, give the same features:
 
     >>> one = pipeline.transform([{"site": "shop", "price": 2}])
     >>> bool((one != matrix[1]).nnz == 0)
@@ -75,13 +75,13 @@ class Pipeline:
     """
 
     spec: FeatureSpec
-    """Once fitted, with what was learnt."""
+    """Once fitted, it includes what was learnt."""
 
     def __init__(self, spec: FeatureSpec | str | Path | Mapping[str, Any]) -> None:
-        """`spec`: a checked spec, or what `spec_of` reads: a YAML file, a shipped spec's name, YAML text,
-        a dict.
+        """`spec`: a FeatureSpec, or what else `spec_of` accepts: a YAML file, the name of a spec that ships
+        with the package, YAML text, a dict.
 
-        Raises SpecError as `spec_of` does, for specs with windows, and for those of rows that carry their own
+        Raises SpecError as `spec_of` does, for specs with windows, and for formats whose rows carry their own
         features.
         """
         spec = spec_of(spec)
@@ -101,9 +101,9 @@ class Pipeline:
 
     @staticmethod
     def from_yaml(spec: str | Path) -> Pipeline:
-        """A pipeline of a YAML file, of a spec that ships with the package, by name, or of YAML text.
+        """A pipeline from a YAML file, the name of a spec that ships with the package, or YAML text.
 
-        Text is told from a name by its line ends or its `{`. Raises SpecError.
+        Text is recognized by its line ends or its `{`. Raises SpecError.
 
         >>> Pipeline.from_yaml("criteo")
         <Pipeline, fields: 39, slots: 2**22>
@@ -112,7 +112,7 @@ class Pipeline:
 
     @staticmethod
     def load(folder: str | Path) -> Pipeline:
-        """The pipeline that `save` or `ctr features fit` wrote; also that of a data set or model.
+        """The pipeline that `save` or `ctr features fit` wrote, or that of a data set or model.
 
         Raises SpecError.
         """
@@ -128,21 +128,21 @@ class Pipeline:
         return f"<Pipeline, fields: {len(self.spec.fields)}{crosses}, slots: 2**{self.spec.bits}{unfitted}>"
 
     def __reduce__(self) -> tuple[Callable[[Any], Pipeline], tuple[str | bytes]]:
-        """Pickled as its spec, or as the bytes of its folder."""
+        """Pickles the spec, or once fitted, the bytes of the pipeline's folder."""
         if self.is_fitted:
             return _of_bytes, (folder_bytes(self.save),)
         return Pipeline, (self.spec.to_yaml(),)
 
     @property
     def is_fitted(self) -> bool:
-        """Whether it can transform: it has learnt what its spec needs, if that is anything."""
+        """Whether it can transform: the spec has nothing to learn, or has learnt it."""
         return learnt_of(self.spec) is not None
 
     def fit(self, table: object, y: object = None) -> Pipeline:
         """Learns from all rows what the spec needs, such as quantiles and counts, and returns itself.
 
-        What it learnt before is forgotten. `y` is ignored; scikit-learn passes it. Raises DataError, and does
-        not change, when `table` is not a table or lacks a column.
+        Forgets what it learnt before. `y` is ignored; scikit-learn passes it. If `table` is not a table or
+        lacks a column, raises DataError and does not change.
         """
         reader = TableReader(table, self.spec)
         reader.require([column_of(field) for field in self.spec.fields])
@@ -152,17 +152,17 @@ class Pipeline:
     def transform(self, table: object) -> sparse.csr_matrix[Any]:
         """The features of all rows: float32 CSR of shape `(rows, 2**bits)`.
 
-        A column is a slot, slot 0 the bias. Where two features of a row collide there are two entries with
-        one slot; SciPy adds them when it computes. `table` may also be a list of rows, each a dict, as they
-        are sent for scoring; columns that are not in the spec are an error there.
+        A column is a slot; slot 0 is the bias. Two features of a row that collide are two entries with one
+        slot; SciPy adds them when it computes. `table` may also be a list of dicts, one per row, as they are
+        sent for scoring; columns that are not in the spec are then an error.
 
-        Raises SpecError before `fit` if the spec has to learn, DataError when `table` is no table or lacks a
-        column, or a value is wrong; that names the row.
+        Raises SpecError before `fit` if the spec has to learn. Raises DataError if `table` is not a table,
+        lacks a column, or has an invalid value, whose row is named.
         """
         return batch_of(table, self._ready()).to_scipy(self.spec.bits)
 
     def labels(self, table: object) -> NDArray[np.float32]:
-        """float32[rows] of 0 and 1: the label column, which has 0 and 1, or -1 and 1. Needs no `fit`."""
+        """float32[rows], each 0 or 1: the label column, which has 0 and 1, or -1 and 1. Needs no `fit`."""
         labels = self._targets(table).labels
         assert labels is not None
         return labels
@@ -174,8 +174,9 @@ class Pipeline:
     def save(self, folder: str | Path) -> None:
         """Writes the spec, and what it has learnt, as a folder, complete or not at all.
 
-        `load` reads it, and `--spec` of commands. A pipeline that was there is replaced. Raises SpecError
-        before `fit` if the spec has to learn, DataError when something else is there or the disk refuses.
+        `load` and the option `--spec` of commands read it. Replaces a pipeline that is there. Raises
+        SpecError before `fit` if the spec has to learn, and DataError if something else is there or writing
+        fails.
         """
         self._ready()
         try:
@@ -194,10 +195,10 @@ class Pipeline:
         return self._transform
 
     def _targets(self, table: object) -> Batch:
-        """The rows with their labels and weights, and no features but the bias."""
+        """The rows with labels and weights, and no features but the bias."""
         no_features = self.spec.model_copy(update={"fields": (), "crosses": (), "scales": {}})
         transform = Transform(no_features, with_label=True)
-        if _are_dicts(table):  # where other columns than those of the spec would be an error
+        if _are_dicts(table):  # for dicts, columns that the spec does not name would be an error
             table = [{name: row.get(name) for name in transform.columns} for row in table]
         return batch_of(table, transform)
 
@@ -208,10 +209,10 @@ def _of_bytes(content: bytes) -> Pipeline:
 
 
 def spec_of(spec: FeatureSpec | str | Path | Mapping[str, Any]) -> FeatureSpec:
-    """The spec itself, of a YAML file, a fitted folder, a name that ships with the package, or YAML text.
+    """A spec from a YAML file, a fitted folder, the name of a spec that ships with the package, or YAML text.
 
-    A dict has the keys and values that YAML has. Text is told from a name by its line ends or its `{`. Raises
-    SpecError.
+    A dict has the keys and values of the YAML. Text is recognized by its line ends or its `{`. A FeatureSpec
+    is returned as it is. Raises SpecError.
     """
     if isinstance(spec, FeatureSpec):
         return spec
@@ -231,9 +232,9 @@ def spec_of(spec: FeatureSpec | str | Path | Mapping[str, Any]) -> FeatureSpec:
 
 
 def batch_of(table: object, transform: Transform) -> Batch:
-    """All rows of a table, or of a list of dicts as they are sent for scoring, through a transform.
+    """The transformed rows of a table, or of a list of dicts as they are sent for scoring.
 
-    Raises DataError for what is neither, for a column that is not there, and for the first bad row.
+    Raises DataError for anything else, for a missing column, and for the first bad row.
     """
     if _are_dicts(table):
         return transform.apply_rows(table)
@@ -250,7 +251,7 @@ def batch_of(table: object, transform: Transform) -> Batch:
 
 
 def batch_of_lines(name: str, text: bytes, transform: Transform) -> tuple[Batch, dict[int, str]]:
-    """The good rows of JSON lines, and by number what is wrong with the others; `name` is for messages."""
+    """The good rows of JSON lines, and what is wrong with the others, by number; `name` is for messages."""
     reader = JsonLinesReader(BytesFile(name, text), transform.spec)
     builder, problems, first = BatchBuilder(transform.layout, text.count(b"\n") + 1), dict[int, str](), 0
     for block in blocks_of(reader, transform.columns):
