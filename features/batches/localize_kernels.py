@@ -1,9 +1,9 @@
 """Numba kernels that find the distinct slots of a batch and rewrite it to indices into them.
 
-Two ways. A *dense* one marks slots in a bitmap and ranks each by the marks below it; it needs no sort, and
-is the faster one as long as the bitmap fits into the caches and has no more words than the batch has
-features. A *sparse* one numbers the slots of a piece of the batch with a hash table in the order they turn
-up, sorts only the distinct ones, and merges the pieces.
+There are two ways. The *dense* one marks slots in a bitmap, and the rank of a slot is the number of marks
+below it. It needs no sort, and is faster as long as the bitmap fits into the caches and has no more words
+than the batch has features. The *sparse* one numbers the slots of a piece of the batch with a hash table, in
+the order in which they first occur, sorts only the distinct ones, and merges the pieces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST = np.finfo(np.float32).max
 
 @njit(nogil=True, cache=True, inline="always")
 def count_ones(word: Any) -> Any:
-    """The number of ones in a uint64; LLVM turns this idiom into one instruction where there is one."""
+    """The number of ones in a uint64; LLVM compiles this idiom to a single instruction, if there is one."""
     word = word - ((word >> ONE) & np.uint64(0x5555555555555555))
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -35,7 +35,7 @@ def count_ones(word: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def mark(slots: NDArray[Any], words: NDArray[np.uint64]) -> None:
-    """Set the bit of every slot."""
+    """Sets the bit of every slot."""
     for k in range(slots.size):
         slot = np.uint64(slots[k])
         words[slot >> WORD] |= ONE << (slot & IN_WORD)
@@ -52,7 +52,7 @@ def count_marks(words: NDArray[np.uint64]) -> int:
 
 @njit(nogil=True, cache=True)
 def count_before(words: NDArray[np.uint64], before: NDArray[np.uint32]) -> int:
-    """Write, per word, the number of bits set in the words below it; return the number in all."""
+    """Writes, per word, the number of bits set in the words below it; returns the number of all bits set."""
     n = np.uint32(0)
     for w in range(words.size):
         before[w] = n
@@ -62,7 +62,7 @@ def count_before(words: NDArray[np.uint64], before: NDArray[np.uint32]) -> int:
 
 @njit(nogil=True, cache=True)
 def list_marks(words: NDArray[np.uint64], unique: NDArray[Any]) -> None:
-    """Write the positions of the bits set, ascending."""
+    """Writes the positions of the bits set, ascending."""
     n = 0
     for w in range(words.size):
         rest = words[w]
@@ -78,7 +78,7 @@ def list_marks(words: NDArray[np.uint64], unique: NDArray[Any]) -> None:
 def rank_marks(
     slots: NDArray[Any], words: NDArray[np.uint64], before: NDArray[np.uint32], ranks: NDArray[np.uint32]
 ) -> None:
-    """Write, per slot, the number of bits set below its own."""
+    """Writes, per slot, the number of bits set below its own."""
     for k in range(slots.size):
         slot = np.uint64(slots[k])
         w = slot >> WORD
@@ -95,11 +95,11 @@ def number_slots(
     known: int,
     numbers: NDArray[np.uint32],
 ) -> tuple[int, int]:
-    """Number slots in the order they turn up, from position `start` with `found` numbered already.
+    """Numbers slots in the order in which they first occur, from position `start`, after `known` others.
 
-    `table` is an open-addressing table of a power of two entries, each a number plus 1, or 0 when free; the
-    slots themselves are in `unique`. Stops at the end or when the table is half full, and returns the
-    position to go on from and the slots found.
+    `table` is an open-addressing table with a power of two entries, each a number plus 1, or 0 if free; the
+    slots themselves are in `unique`. Stops at the end, or when the table is half full. Returns the position
+    to continue from, and how many slots then have numbers.
     """
     mask = np.uint64(table.size - 1)
     shift = np.uint64(64) - count_ones(mask)
@@ -127,7 +127,7 @@ def number_slots(
 
 @njit(nogil=True, cache=True)
 def fill_table(unique: NDArray[Any], table: NDArray[np.uint32]) -> None:
-    """Enter distinct slots, numbered by their position, into an empty table for `number_slots`."""
+    """Enters distinct slots, numbered by their position, into an empty table for `number_slots`."""
     mask = np.uint64(table.size - 1)
     shift = np.uint64(64) - count_ones(mask)
     for n in range(unique.size):
@@ -139,7 +139,7 @@ def fill_table(unique: NDArray[Any], table: NDArray[np.uint32]) -> None:
 
 @njit(nogil=True, cache=True)
 def count_digits(keys: NDArray[Any], counts: NDArray[np.uint32]) -> None:
-    """Add to `counts[d, v]` the number of keys whose digit `d` (11 bits each, lowest first) is `v`."""
+    """Adds to `counts[d, v]` the number of keys whose digit `d` (11 bits each, lowest first) is `v`."""
     for k in range(keys.size):
         rest = np.uint64(keys[k])
         for d in range(counts.shape[0]):
@@ -156,7 +156,7 @@ def sort_by_digit(
     sorted_keys: NDArray[Any],
     sorted_numbers: NDArray[np.uint32],
 ) -> None:
-    """One stable pass of a least-significant-digit radix sort of pairs; `counts` is used up."""
+    """One stable pass of a least-significant-digit radix sort of pairs; overwrites `counts`."""
     total = np.uint32(0)
     for v in range(counts.size):
         count = counts[v]
@@ -179,13 +179,13 @@ def merge(
     left_ranks: NDArray[np.uint32],
     right_ranks: NDArray[np.uint32],
 ) -> int:
-    """Merge two lists of sorted, unique slots into one such list; return its length.
+    """Merges two lists of sorted, unique slots into one such list; returns its length.
 
-    `left_ranks` and `right_ranks` say where each slot of the two went. `merged` has room for both lists.
+    Writes where each slot went to `left_ranks` and `right_ranks`. `merged` has room for both lists.
     """
     i, j, n = np.uint64(0), np.uint64(0), np.uint64(0)
     lefts, rights = np.uint64(left.size), np.uint64(right.size)
-    # No branch depends on the slots, as none could be predicted: a rank stands once its slot has been passed.
+    # No branch depends on the slots, as it would be mispredicted; a rank is overwritten until it is final.
     while i < lefts and j < rights:
         a, b = left[i], right[j]
         merged[n] = min(a, b)
@@ -214,10 +214,11 @@ def number_used(
     places: NDArray[np.uint32],
     numbers: NDArray[np.uint32],
 ) -> int:
-    """Write the indices that occur, ascending, to `places`, and the place of each index among these.
+    """Writes the indices that occur, ascending, to `places`, and the position of each of `indices` there to
+    `numbers`.
 
-    `ranks` is all zeros, and longer than the largest index; `places` has room for one more. Returns how many
-    occur.
+    `ranks` is all zeros, and longer than the largest index; `places` has one element more than `ranks`.
+    Returns how many indices occur.
     """
     for k in range(indices.size):
         ranks[indices[k]] = 1
@@ -233,21 +234,21 @@ def number_used(
 
 @njit(nogil=True, cache=True)
 def invert(order: NDArray[np.uint32], ranks: NDArray[np.uint32]) -> None:
-    """Write the inverse of a permutation."""
+    """Writes the inverse of a permutation."""
     for k in range(order.size):
         ranks[order[k]] = np.uint32(k)
 
 
 @njit(nogil=True, cache=True)
 def gather(table: NDArray[Any], indices: NDArray[np.uint32], out: NDArray[Any]) -> None:
-    """Write `table[indices]`; `out` may be `indices`. NumPy takes 2 to 3 times as long."""
+    """Writes `table[indices]`; `out` may be `indices`. NumPy takes 2 to 3 times as long."""
     for k in range(indices.size):
         out[k] = table[indices[k]]
 
 
 @njit(nogil=True, cache=True)
 def count_indices(indices: NDArray[np.uint32], counts: NDArray[np.uint32]) -> None:
-    """Add to `counts[i]` the number of times `i` occurs."""
+    """Adds to `counts[i]` the number of times `i` occurs."""
     for k in range(indices.size):
         counts[indices[k]] += np.uint32(1)
 
@@ -259,7 +260,7 @@ def scale_values(
     scales: NDArray[np.float32],
     out: NDArray[np.float32],
 ) -> None:
-    """Write the value of each feature times the scale of its field, bounded as the transform bounds it."""
+    """Writes the value of each feature times the scale of its field, limited as in the transform."""
     for k in range(fields.size):
         scale = scales[fields[k]]
         out[k] = scale if values is None else min(max(values[k] * scale, -_LARGEST), _LARGEST)
@@ -273,7 +274,7 @@ def copy_rows(
     placed: NDArray[np.int64],
     out: NDArray[Any],
 ) -> None:
-    """Copy the cells of the rows `order`, whose boundaries are then `placed`."""
+    """Copies the cells of the rows `order`; `placed` are the boundaries of the copies in `out`."""
     for i in range(order.size):
         row = order[i]
         # Unsigned, so that no index is checked for being negative.

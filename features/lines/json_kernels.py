@@ -1,4 +1,4 @@
-"""Splitting lines of JSON objects into the cells of the wanted columns (RFC 8259 but for what is skipped)."""
+"""Splitting lines of JSON objects into the cells of wanted columns (RFC 8259, except in skipped values)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _U0, _U1 = np.uint64(0), np.uint64(1)
 _QUOTE, _COLON, _COMMA, _NEWLINE, _RETURN = (np.uint8(ord(c)) for c in '":,\n\r')
 _OPEN, _CLOSE, _LIST, _LIST_END = (np.uint8(ord(c)) for c in "{}[]")
 _T, _F, _N, _BIG_N, _ZERO, _ONE, _POINT = (np.uint8(ord(c)) for c in "tfnN01.")
-_BETWEEN = np.uint8(0x1F)  # the elements of a list
-_SURE_DIGITS = np.uint64(18)  # a whole number of so many characters fits into 64 bits
+_BETWEEN = np.uint8(0x1F)  # separates the elements of a list
+_SURE_DIGITS = np.uint64(18)  # any whole number of this many characters fits into 64 bits
 
 
 class JsonColumns(NamedTuple):
-    """The columns that cells are wanted of, then others whose values are read and dropped."""
+    """The wanted columns, followed by columns whose values are read and dropped."""
 
     names: NDArray[np.uint8]
-    """Their names as UTF-8, one after the other."""
+    """uint8: their names as UTF-8, one after the other."""
     bounds: NDArray[np.int32]
-    """int32[columns + 1]: where in `names` each begins."""
+    """int32[columns + 1]: where each name begins in `names`."""
     several: NDArray[np.bool_]
-    """bool[columns]: whether it takes lists."""
+    """bool[columns]: whether the column takes lists."""
     as_text: NDArray[np.bool_]
-    """bool[columns]: whether a field reads its numbers as text."""
+    """bool[columns]: whether a field reads the column's numbers as text."""
     strict: bool
-    """Whether all values are checked, and NaN, which JSON does not have, is refused."""
+    """Whether all values are checked, and NaN, which is not JSON, is refused."""
     others: bool
-    """Whether there may be columns besides, whose values are dropped, too."""
+    """Whether members with other names are accepted and dropped."""
 
     @staticmethod
     def of(
@@ -60,14 +60,14 @@ class JsonColumns(NamedTuple):
 
 
 class CellPlaces(NamedTuple):
-    """Where cells are, of at most as many rows as the arrays have."""
+    """Where the cells of up to `rows` rows are in the buffer."""
 
     starts: NDArray[np.int32]
     """int32[rows, wanted columns]."""
     ends: NDArray[np.int32]
     """int32[rows, wanted columns]."""
     again: NDArray[np.bool_]
-    """bool[rows, wanted columns]: the cell is JSON whose text the caller must make."""
+    """bool[rows, wanted columns]: whether the cell is still JSON, which the caller must convert to text."""
 
 
 @njit(nogil=True, cache=True, borrows=True)
@@ -83,15 +83,15 @@ def scan_json(
     bad_column: NDArray[np.int32],
     lines: NDArray[np.int32],
 ) -> tuple[np.intp, np.intp, np.intp, np.intp]:
-    """Finds as many rows as `cells` has in `buffer[begin:end]`, which is whole lines; blank ones are none.
+    """Finds up to `status.size` rows in `buffer[begin:end]`, which is whole lines; blank lines are not rows.
 
-    Without a member of a column's name, the cell is empty. Text that does not stand in the buffer as it is
-    (escapes, lists, booleans) is written from `spare` on, where there is room for `end - begin` bytes.
-    Between the elements of a list is the byte 0x1F. Numbers that are read as text have one text, as
-    `text_of_value` gives it. `memo` is scratch of any size, kept from call to call, with -1 at first. A bad
-    row has its `status`, and in `bad_column` the byte of its line, or for `LIST` and `NESTED` the column.
-    `lines[:, i]` is where the line is, its end included. Returns the rows, where to go on in text and spare,
-    and how many cells the caller must make.
+    If a row has no member of a column's name, the cell is empty. Text that is not in the buffer as it should
+    be (escapes, lists, booleans) is written to `buffer[spare:]`, which has room for `end - begin` bytes. The
+    byte 0x1F separates the elements of a list. Numbers that are read as text get the text of `text_of_value`.
+    `memo` is scratch of any size, filled with -1 before the first call and passed on to the next ones.
+    `status[i]` is 0 or what is wrong with the row; `bad_column[i]` is then the byte of its line, or for LIST
+    and NESTED the column. `lines[:, i]` are the bounds of the line, newline included. Returns the number of
+    rows, where the next call begins in text and spare, and how many cells the caller must convert.
     """
     rows, flagged = 0, 0
     at, out = np.uint64(begin), np.uint64(spare)
@@ -129,8 +129,8 @@ def scan_object(
 ) -> tuple[int, int, np.uint64, np.uint64, int]:
     """Finds the cells of the object at `at`.
 
-    Returns what is wrong with it, or 0; in which column; that place, or its end; next spare; how many members
-    have the name of no column.
+    Returns what is wrong with it, or 0; the column; where it is wrong, or else its end; next spare; how many
+    members have the name of no column.
     """
     starts, ends, again = cells.starts[row], cells.ends[row], cells.again[row]
     of_several, of_text, strict = columns.several, columns.as_text, columns.strict
@@ -156,7 +156,7 @@ def scan_object(
                 return bad, j, at, out, 0
             if 0 <= j < starts.size:
                 starts[j], ends[j], again[j] = start, stop, make
-            elif make:  # what is dropped must not be anything that a parser might refuse
+            elif make:  # the value would be dropped, but a parser might refuse it
                 return BAD_JSON, 0, at, out, 0
         unknown += j < 0
         at = space(buffer, at)
@@ -177,9 +177,9 @@ def scan_name(
     memo: NDArray[np.int32],
     member: int,
 ) -> tuple[bool, int, np.uint64]:
-    """Whether there is a name at `at` that may be there; its column, -1 if it is none's; where its value is.
+    """Whether there is an accepted name at `at`; its column, or -1; where its value begins.
 
-    The next row may have its members in the same order: so `memo` has the column of each.
+    `memo` has the column of each member, as the next row may have its members in the same order.
     """
     if buffer[at] != _QUOTE:
         return False, -1, at
@@ -203,7 +203,7 @@ def scan_name(
 def foretold(
     buffer: NDArray[np.uint8], at: np.uint64, names: NDArray[np.uint8], bounds: NDArray[np.int32], j: int
 ) -> tuple[int, np.uint64]:
-    """Column `j`, and the quote behind its name, if that is what stands there, else -1."""
+    """`j`, and where the quote after the name is, if the name at `at` is that of column `j`; else -1."""
     if j < 0:
         return -1, at
     i, stop = np.uint64(bounds[j]), np.uint64(bounds[j + 1])
@@ -245,10 +245,11 @@ def _column_of(
 def value(
     buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, several: bool, as_text: bool, strict: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """What is wrong with a value, or 0; its end, or the place; its text; next spare; whether to make it.
+    """What is wrong with a value, or 0; its end, or where it is wrong; start and end of its text; next spare;
+    whether the caller must convert it.
 
-    `several` and so on are as in `JsonColumns`. If `strict`, numbers are to be made that might be kept as
-    float64, and fractions that are read as text.
+    `several`, `as_text` and `strict`: see `JsonColumns`. If `strict`, the caller must also convert numbers of
+    more than 18 characters, and fractions that are read as text.
     """
     if buffer[at] != _LIST:
         return _single(buffer, at, out, as_text or strict, strict, as_text)
@@ -261,7 +262,7 @@ def value(
 def _single(
     buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, exact: bool, strict: bool, whole: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """As `value`, of what is no list; `exact`: see `number`; `whole`: if strict, fractions are to be made."""
+    """As `value`, of a value that is not a list; `exact`: see `number`; `whole`: `as_text` of `value`."""
     byte = buffer[at]
     if byte == _QUOTE:
         close, escaped = string_end(buffer, at + _U1)
@@ -297,7 +298,7 @@ def _has_point(buffer: NDArray[np.uint8], start: np.uint64, stop: np.uint64) -> 
 def _list(
     buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, strict: bool, whole: bool
 ) -> tuple[int, np.uint64, np.uint64, np.uint64, np.uint64, bool]:
-    """As `value`, of a list: the texts of its elements; if one must be made, all of it as JSON."""
+    """As `value`, of a list: the texts of its elements; the list as JSON if an element must be converted."""
     first, begin, again = at, out, False
     at = space(buffer, at + _U1)
     if buffer[at] == _LIST_END:
@@ -308,7 +309,7 @@ def _list(
             return bad, after, out, out, out, False
         again |= make
         if start >= begin and stop == out and start != stop:
-            out = stop  # it was written where it belongs
+            out = stop  # its text is already in its place
         else:
             while start < stop:
                 buffer[out] = buffer[start]

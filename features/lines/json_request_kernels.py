@@ -1,7 +1,7 @@
-"""Finding cells in a JSON document that has its rows in a list, as columns, or as candidates of a context.
+"""Finding cells in a JSON document with rows in a list, in columns, or as candidates of a context.
 
-The document is one line, so that the kernels of JSON lines can read its values. What these take is a part of
-what JSON parsers take, and what they refuse may be sound: the caller asks such a parser then.
+The document is one line, so that the kernels of JSON lines can read its values. They accept only documents
+that a JSON parser accepts, but not all of these: if they refuse one, the caller asks a parser.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ctr.features.lines.json_value_kernels import space
 from ctr.jit import njit
 
 ELSE, ROWS, COLUMNS, CANDIDATES = range(4)
-"""What a document has: neither of the others, or something that is left to another parser."""
+"""The form of a document; ELSE: none of the others, or the document is left to a parser."""
 
 _U0, _U1 = np.uint64(0), np.uint64(1)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _NEWLINE, _SPACE = (np.uint8(ord(c)) for c in '"\\:,\n ')
@@ -34,10 +34,10 @@ _ROWS, _COLUMNS, _CONTEXT, _CANDIDATES = range(4)
 
 @njit(nogil=True, cache=True, borrows=True)
 def copy_line(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> tuple[bool, bool, int, int]:
-    """Copies a document uint8[n] and a newline to `out`, with spaces in place of its newlines and tabs.
+    """Copies a document, uint8[n], and a newline to `out`; newlines, carriage returns and tabs become spaces.
 
-    Returns whether it has no control character where JSON has none, whether all of it is ASCII, and how many
-    opening braces and commas it has.
+    Returns whether control characters are only where JSON allows them, whether the document is ASCII, and how
+    many opening braces and commas it has.
     """
     least, every = np.uint8(255), np.uint8(0)
     objects, commas = 0, 0
@@ -87,11 +87,11 @@ def scan_request(
 ) -> tuple[int, int, int, int]:
     """Finds the cells of the document at the start of `buffer`, as `copy_line` writes it.
 
-    Text that does not stand in the document as it is (escapes, lists, booleans) is written from `spare` on,
+    Text that is not in the document as it should be (escapes, lists, booleans) is written from `spare` on,
     where there is room for as many bytes as the document has. `memo`: see `scan_json`; `seen` (bool[columns])
-    is scratch. Returns what the document has, how many rows, how many values of columns that `columns` does
-    not have, and how many cells the caller must make. Of candidates, row 0 is the context, and each other row
-    has its cells, too.
+    is scratch. Returns the form of the document, the number of rows, the number of values with a name that
+    `columns` does not have, and how many cells the caller must convert. With candidates, row 0 is the
+    context, and each other row has the context's cells where it lacks its own.
     """
     at, out, unknown = space(buffer, _U0), np.uint64(spare), 0
     if buffer[at] != _OPEN:
@@ -129,7 +129,7 @@ def scan_request(
 
 @njit(nogil=True, cache=True, borrows=True)
 def _complete(cells: CellPlaces, rows: int, of_context: bool) -> int:
-    """Gives candidates the cells of the context, others none, where they have none; how many to make."""
+    """Copies cells that candidates lack from the context, and empties others; how many must be converted."""
     flagged = 0
     for i in range(rows):
         for j in range(cells.starts.shape[1]):
@@ -150,7 +150,7 @@ def _clear(cells: CellPlaces, row: int) -> None:
 
 @njit(nogil=True, cache=True, borrows=True)
 def _key(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[int, np.uint64]:
-    """The request's key that stands at `at`, and where its value begins; -1 if there is another."""
+    """The number in _KEYS of the key at `at`, or -1, and where its value begins."""
     at = space(buffer, at)
     if buffer[at] != _QUOTE:
         return -1, at
@@ -172,7 +172,10 @@ def _rows(
     cells: CellPlaces,
     rows: int,
 ) -> tuple[int, np.uint64, np.uint64, int]:
-    """The list of objects at `at`, behind `rows` others: rows, its end (0: refused), spare, other values."""
+    """Reads the list of objects at `at`, after `rows` other rows.
+
+    Returns the number of rows, the list's end (0: refused), next spare, and how many values have other names.
+    """
     unknown = 0
     at = space(buffer, at + _U1)
     if buffer[at] == _LIST_END:
@@ -204,7 +207,7 @@ def _columns(
     seen: NDArray[np.bool_],
     cells: CellPlaces,
 ) -> tuple[int, np.uint64, np.uint64, int]:
-    """The object of lists at `at`, all of one length: as `_rows`."""
+    """Reads the object of lists at `at`, which all have the same length; returns the same as `_rows`."""
     rows, unknown, member = -1, 0, 0
     seen[:] = False
     at = space(buffer, at + _U1)
@@ -236,7 +239,7 @@ def _columns(
 def _column(
     buffer: NDArray[np.uint8], at: np.uint64, out: np.uint64, columns: JsonColumns, cells: CellPlaces, j: int
 ) -> tuple[int, np.uint64, np.uint64]:
-    """The values of a column, listed at `at`: how many; the list's end, or 0 if it is refused; next spare."""
+    """Reads the list of a column's values at `at`: their number; the list's end (0: refused); next spare."""
     starts, ends, again = cells.starts, cells.ends, cells.again
     rows, wanted = 0, j >= 0 and j < starts.shape[1]
     several, as_text = (columns.several[j], columns.as_text[j]) if j >= 0 else (True, False)

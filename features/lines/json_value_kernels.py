@@ -1,6 +1,6 @@
-"""JSON values in bytes: where they end, strings without their escapes, numbers in one text.
+"""JSON values in bytes: where they end, strings without their escapes, the one text of a number.
 
-All text ends with a newline, which no value holds: so no loop leaves the line.
+All text ends with a newline, which no value contains, so no loop runs beyond the line.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _QUOTE, _BACKSLASH, _SLASH = (np.uint8(ord(c)) for c in '"\\/')
 _OPEN, _CLOSE, _LIST, _LIST_END = (np.uint8(ord(c)) for c in "{}[]")
 _MINUS, _PLUS, _POINT, _ZERO, _NINE, _E, _LOWER = (np.uint8(c) for c in (*b"-+.09e", 0x20))
 _A, _F = np.uint8(ord("a")), np.uint8(ord("f"))
-_MOST_DIGITS = 15  # decimals of so many digits are all different as float64, so the shortest is itself
-_MOST_ZEROS = 3  # behind the point, before Python writes an exponent
+_MOST_DIGITS = 15  # decimals of so many digits all differ as float64, so each is the shortest of its value
+_MOST_ZEROS = 3  # after the point; with more, Python writes an exponent
 
 _WORDS = np.frombuffer(b"truefalsenullNaN", np.uint8)
 _WORD_BOUNDS = np.array([0, 4, 9, 13, 16])
@@ -34,7 +34,7 @@ for _c, _meant in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
-    """Where the white space at `at` ends; a newline is none."""
+    """Where the white space at `at` ends; a newline does not count as white space."""
     while buffer[at] == _SPACE or buffer[at] == _TAB or buffer[at] == _RETURN:
         at += _U1
     return at
@@ -42,16 +42,16 @@ def space(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _zeros(word: np.uint64) -> np.uint64:
-    """Not 0 if one of its bytes is."""
+    """Not 0 if a byte of the word is 0."""
     return (word - np.uint64(0x0101010101010101)) & ~word & np.uint64(0x8080808080808080)
 
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def string_end(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, bool]:
-    """Of a string, behind its quote: its closing quote or the newline, and whether it has escapes."""
+    """Where the string whose text begins at `at` ends (its quote, or the newline); whether it has escapes."""
     escaped = False
     size = np.uint64(buffer.size)
-    while at + _U8 <= size:  # 8 bytes at once, as long as they hold none of the three
+    while at + _U8 <= size:  # 8 bytes at once, until they contain one of the three
         word = load_u64(buffer, at)
         if (_zeros(word ^ _QUOTES) | _zeros(word ^ _NEWLINES) | _zeros(word ^ _BACKSLASHES)) != _U0:
             break
@@ -66,7 +66,7 @@ def string_end(buffer: NDArray[np.uint8], at: np.uint64) -> tuple[np.uint64, boo
 
 @njit(nogil=True, cache=True, borrows=True)
 def skip(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
-    """Where the value at `at` ends; `at` if there is none. Lists and objects are not looked into."""
+    """Where the value at `at` ends; `at` if there is none. The content of lists and objects is unchecked."""
     start, depth = at, 0
     while True:
         byte = buffer[at]
@@ -116,9 +116,10 @@ def _digits(buffer: NDArray[np.uint8], at: np.uint64) -> np.uint64:
 def number(
     buffer: NDArray[np.uint8], at: np.uint64, exact: bool
 ) -> tuple[np.uint64, np.uint64, np.uint64, bool]:
-    """Where the number at `at` ends (`at` if there is none), its text, and whether that must be made of it.
+    """Where the number at `at` ends (`at` if there is none), its text, and whether that must be converted.
 
-    If `exact`, the text is the shortest decimal that gives the float64 back, as Python writes it.
+    If `exact`, the text is the shortest decimal that gives the same float64, as Python writes it; if the
+    buffer does not contain that, the caller must convert the number.
     """
     start = at + np.uint64(buffer[at] == _MINUS)
     whole = _digits(buffer, start)
@@ -171,7 +172,7 @@ def _needs_exponent(buffer: NDArray[np.uint8], start: np.uint64, whole: np.uint6
 def unescape(
     buffer: NDArray[np.uint8], at: np.uint64, stop: np.uint64, out: np.uint64
 ) -> tuple[bool, np.uint64]:
-    """Writes the string `buffer[at:stop]` without its escapes to `out`; whether they are sound; the end."""
+    """Writes the string `buffer[at:stop]` without its escapes to `out`; whether they are valid; its end."""
     while at < stop:
         byte = buffer[at]
         if byte != _BACKSLASH:
@@ -189,7 +190,7 @@ def unescape(
             continue
         code = _hex(buffer, at + _U2, stop)
         at += _U6
-        if 0xD800 <= code < 0xDC00:  # half of a pair, as UTF-16 has them
+        if 0xD800 <= code < 0xDC00:  # the first half of a surrogate pair
             low = -1
             if at + _U2 <= stop and buffer[at] == _BACKSLASH and buffer[at + _U1] == np.uint8(ord("u")):
                 low = _hex(buffer, at + _U2, stop)
@@ -205,7 +206,7 @@ def unescape(
 
 @njit(nogil=True, cache=True, borrows=True, forceinline=True)
 def _hex(buffer: NDArray[np.uint8], at: np.uint64, stop: np.uint64) -> int:
-    """The four hex digits at `at`; -1 if they are none."""
+    """The value of the four hex digits at `at`; -1 if there are not four."""
     if at + _U4 > stop:
         return -1
     code = 0

@@ -1,4 +1,4 @@
-"""Lines of text that are rows: counting them, and splitting those of libsvm and Vowpal Wabbit."""
+"""Counting lines of text that are rows, and splitting those of libsvm and Vowpal Wabbit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HASH_COMMENT, NO_COMMENT = _HASH, _NEWLINE
 
 @njit(nogil=True, cache=True)
 def count_rows(buffer: NDArray[np.uint8], begin: int, end: int, comment: np.uint8) -> int:
-    """The lines in `buffer[begin:end]`, which 64 bytes follow, but blank ones and those with a `comment`."""
+    """The lines in `buffer[begin:end]`, except blank lines and comments; 64 bytes follow."""
     rows = int(begin < end and _is_row(buffer, np.uint64(begin), comment))
     for at in range(begin, end, 64):
         newlines = equal_bytes(buffer, at, _NEWLINE)
@@ -37,7 +37,7 @@ def _is_row(buffer: NDArray[np.uint8], at: np.uint64, comment: np.uint8) -> bool
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _ends_token(byte: np.uint8, stop: np.uint8) -> bool:
-    """Whether it is white space, a newline, or the character that ends tokens in this format."""
+    """Whether the byte is white space, a newline, or `stop`."""
     return bool(byte <= stop and byte in (_SPACE, _TAB, _RETURN, _NEWLINE, stop))
 
 
@@ -53,10 +53,10 @@ def split_libsvm(
 ) -> tuple[np.intp, np.intp]:
     """Finds up to `starts.shape[0]` data rows: the lines that are neither blank nor all comment.
 
-    `buffer[begin:end]` is whole lines. Of row `i`, `starts[i]` and `ends[i]` get where its label is (the
-    first token; empty if not `labelled`) and its features, `bounds[:, i]` where its line is, newline
+    `buffer[begin:end]` is whole lines. `starts[i]` and `ends[i]` become the bounds of row `i`'s label (the
+    first token; empty if not `labelled`) and of its features, `bounds[:, i]` those of its line, newline
     included. If not `labelled`, the first token is skipped unless it has a colon. Returns the number of rows
-    and where to go on.
+    and where the next line begins.
     """
     rows = 0
     at = np.uint64(begin)
@@ -91,12 +91,13 @@ def split_vw(
     ends: NDArray[np.int32],
     bounds: NDArray[np.int32],
 ) -> tuple[np.intp, np.intp]:
-    """Finds up to `starts.shape[0]` data rows in `buffer[begin:end]`, which is whole lines, some blank.
+    """Finds up to `starts.shape[0]` data rows in `buffer[begin:end]`: the lines that are not blank.
 
-    Of row `i`, `starts[i]` and `ends[i]` get where its label is, its weight (`buffer[one]` where it has none)
-    and its features, from the first bar on; `bounds[:, i]` where its line is, newline included. Before it
-    stand label, weight and a base that is not read; a token that begins with an apostrophe, or that touches
-    the bar, is a tag. Returns the number of rows and where to go on.
+    `buffer[begin:end]` is whole lines. `starts[i]` and `ends[i]` become the bounds of row `i`'s label, of its
+    weight (`buffer[one]` if it has none), and of its features, from the first bar on; `bounds[:, i]` those of
+    its line, newline included. Before the bar are label, weight, and a base that is not read; a token that
+    begins with an apostrophe, or touches the bar, is a tag. Returns the number of rows and where the next
+    line begins.
     """
     rows = 0
     at = np.uint64(begin)

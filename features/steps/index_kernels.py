@@ -1,4 +1,4 @@
-"""Parsing text of `index:value index:value ...` to hashes and values."""
+"""Parsing the text `index:value index:value ...` to hashes and values."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def hash_indices(
     values: NDArray[np.float32],
     problem: NDArray[np.uint8],
 ) -> None:
-    """Writes the features of cell `i` of a column to `bounds[i]..bounds[i + 1]`.
+    """Writes the features of each cell `i` of a column to `bounds[i]..bounds[i + 1] - 1`.
 
-    Values of 0 are left out. A cell that cannot be parsed has no features; `problem[i]` tells.
+    Values of 0 are left out. A cell that cannot be parsed has no features; `problem[i]` says why.
     """
     buffer, starts, ends, status = column
     n = _U0
@@ -57,7 +57,7 @@ def hash_indices(
 
 @njit(nogil=True, cache=True)
 def bad_token(buffer: NDArray[np.uint8]) -> tuple[np.int64, np.int64]:
-    """Where in a cell, all of `buffer`, the first token is that cannot be parsed; (size, size) if none."""
+    """Start and end of the first token of a cell, all of `buffer`, that cannot be parsed; or (size, size)."""
     end = np.uint64(buffer.size)
     at = _U0
     while True:
@@ -77,7 +77,7 @@ def _parse_token(
     """What is wrong with the token at `at` (or 0), its index and value, and where it ends."""
     colon = at
     index = _U0
-    while colon < end:  # ends early if the index is above 2**63 - 1
+    while colon < end:  # stops before a digit that makes the index larger than 2**63 - 1
         digit = np.uint64(np.uint8(buffer[colon] - _ZERO))
         if digit >= _U10 or (index >= _LARGE and index > (_LARGEST - digit) // _U10):
             break

@@ -9,9 +9,9 @@ from ctr.jit import njit
 
 LIMB_BITS = 32
 SUM_LIMBS, SQUARE_LIMBS = 70, 136
-"""int64 limbs that hold a sum of any values, and of their squares."""
+"""How many int64 limbs hold a sum of any values, and of their squares."""
 SUM_UNIT, SQUARE_UNIT = 1074, 2148
-"""The lowest limb counts in units of `2**-SUM_UNIT`, of `2**-SQUARE_UNIT`."""
+"""The unit of the lowest limb is `2**-SUM_UNIT`, or `2**-SQUARE_UNIT`."""
 
 _FRACTION, _EXPONENT = np.uint64(52), np.uint64(0x7FF)
 _U1, _LOW_27, _LIMB = np.uint64(1), np.uint64((1 << 27) - 1), np.uint64(0xFFFFFFFF)
@@ -30,11 +30,11 @@ def _add_at(limbs: NDArray[np.int64], place: np.int64, word: np.uint64, sign: in
 
 @njit(nogil=True, cache=True)
 def add_exactly(words: NDArray[np.uint64], sums: NDArray[np.int64], squares: NDArray[np.int64]) -> None:
-    """Adds finite float64 values, given as their bits, to a sum, and their squares to another.
+    """Adds finite float64 values, given as their bits, to one sum, and their squares to another.
 
-    `sums` (int64[SUM_LIMBS]) and `squares` (int64[SQUARE_LIMBS]) are numbers to the base `2**LIMB_BITS` whose
-    limbs are not carried, so they hold 2**29 values. Nothing is rounded, so their order does not matter
-    (Kulisch 2011, "Very fast and exact accumulation of products").
+    `sums` (int64[SUM_LIMBS]) and `squares` (int64[SQUARE_LIMBS]) are numbers in base `2**LIMB_BITS` whose
+    limbs are not carried, so they hold up to 2**29 values. Nothing is rounded, so the order of values does
+    not matter (Kulisch 2011, "Very fast and exact accumulation of products").
     """
     for word in words:
         exponent = np.int64((word >> _FRACTION) & _EXPONENT)

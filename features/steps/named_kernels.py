@@ -1,4 +1,4 @@
-"""Parsing text of `|namespace:scale name:value ...` to hashes and values."""
+"""Parsing the text `|namespace:scale name:value ...` to hashes and values."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def hash_named(
     values: NDArray[np.float32],
     problem: NDArray[np.uint8],
 ) -> None:
-    """Writes the features of cell `i` of a column to `bounds[i]..bounds[i + 1]`.
+    """Writes the features of each cell `i` of a column to `bounds[i]..bounds[i + 1] - 1`.
 
-    A feature has the hash of its name, seeded with the hash of its namespace; a bar before a space has the
-    empty one. Values of 0 are left out. A cell with a value that is no number has no features; `problem[i]`
-    tells.
+    A feature has the hash of its name, seeded with the hash of its namespace; a bar before a space begins the
+    empty namespace. Values of 0 are left out. A cell with a value that is not a number has no features, and
+    `problem[i]` is BAD_NAMED.
     """
     buffer, starts, ends, status = column
     n = _U0

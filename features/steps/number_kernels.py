@@ -1,4 +1,4 @@
-"""What is done to numbers before they fall into a bucket, and the buckets of steps that learn or are rare."""
+"""The steps of numbers before their bucket, and the buckets of transforms that learn or are rare."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LARGEST = np.finfo(np.float64).max
 _LARGEST_BUCKET = 2.0**63 - 1024  # the largest float64 below 2**63
 
 
-# One number after the other, by the C library: NumPy's vectorised logarithms differ in the last bit from one
-# kind of processor to another, and a model is not always served where it was trained.
+# One number at a time, by the C library: the last bit of NumPy's vectorised logarithms depends on the kind of
+# processor, and a model is not always served where it was trained.
 @njit(nogil=True, cache=True)
 def apply_steps(
     values: NDArray[np.float64],
@@ -26,11 +26,11 @@ def apply_steps(
     codes: NDArray[np.int64],
     arguments: NDArray[np.float64],
 ) -> None:
-    """Replaces each value that is present by what the steps make of it.
+    """Applies the steps to each value that is present, in place.
 
-    `codes` (int64[k]) are SQRT and so on, `arguments` (float64[k, 2]) the numbers that go with each: CLIP
-    between the two, SCALE by the first, SHIFT by the first and divide by the second. SQRT and LOG, which is
-    ln(1 + v), keep the sign. What is too large for float64 becomes the largest that is not.
+    `codes` (int64[k]) are the steps, `arguments` (float64[k, 2]) their arguments: CLIP limits to the range
+    between the two, SCALE multiplies by the first, SHIFT subtracts the first and divides by the second. SQRT
+    and LOG, which is ln(1 + v), keep the sign. Results are limited to the range of finite float64.
     """
     for i in range(values.size):
         if not present[i]:

@@ -13,13 +13,13 @@ _DIGIT, _DIGITS = np.uint64(11), 1 << 11  # bits per pass: 2048 counters stay in
 
 @njit(nogil=True, cache=True)
 def sort_words(words: NDArray[np.uint64], spare: NDArray[np.uint64], counts: NDArray[np.uint32]) -> None:
-    """Sorts the bits of float64 values, none NaN and none -0.0, by these values.
+    """Sorts float64 values, given as their bits, none NaN and none -0.0.
 
-    By digits from the lowest, each of which starts at the lowest bit in which words differ: 8,192 whole
-    numbers below 4,096 need one or two. `spare` is as long as `words`; `counts` is uint32[2048].
+    A radix sort from the lowest digit. A digit starts at the next bit in which words differ: 8,192 whole
+    numbers below 4,096 need one or two passes. `spare` is as long as `words`; `counts` is uint32[2048].
     """
     some, all_ = _U0, ~_U0
-    for i in range(words.size):  # an order of unsigned integers: negative ones reversed below the others
+    for i in range(words.size):  # to unsigned integers of the same order: negative values reversed and first
         word = words[i]
         word ^= (_U0 - (word >> _U63)) | (_U1 << _U63)
         words[i] = word
@@ -54,10 +54,10 @@ def sort_words(words: NDArray[np.uint64], spare: NDArray[np.uint64], counts: NDA
 
 @njit(nogil=True, cache=True)
 def merge(one: NDArray[np.float64], other: NDArray[np.float64], merged: NDArray[np.float64]) -> None:
-    """Writes two sorted arrays of at least one value as a sorted one."""
+    """Merges two sorted arrays, each of at least one value, into `merged`."""
     i = k = 0
     while i < one.size and k < other.size:
-        first = one[i] <= other[k]  # no branch, as none could be foreseen
+        first = one[i] <= other[k]  # without a branch, which would be mispredicted
         merged[i + k] = one[i] if first else other[k]
         i, k = i + int(first), k + int(not first)
     for rest in range(i, one.size):

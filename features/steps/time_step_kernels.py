@@ -1,4 +1,4 @@
-"""The buckets of times: hours and days in a time zone, and ages."""
+"""The buckets of times: hours and days in a time zone."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def bucket_times(
 ) -> None:
     """Writes the bucket of each time that is present.
 
-    `begins` (int64[k], the first before all times) are the seconds since 1970 from which on local time is so
-    many `offsets` (int64[k]) seconds ahead of UTC.
+    `by` is HOUR, WEEKDAY, HOUR_OF_WEEK or DAY (of the month). From `begins[j]` seconds since 1970 on, local
+    time is `offsets[j]` seconds ahead of UTC (both int64[k]; `begins[0]` is before all times).
     """
     last = begins.size - 1
     at = last
@@ -37,7 +37,7 @@ def bucket_times(
         if not present[i]:
             continue
         second = micros[i] // _SECOND_US
-        # Times that follow each other are mostly of the same half of a year.
+        # Consecutive times mostly have the same offset.
         if second < begins[at] or (at < last and second >= begins[at + 1]):
             at = np.searchsorted(begins, second, side="right") - 1
         local = second + offsets[at]
@@ -56,7 +56,7 @@ def bucket_times(
 
 @njit(nogil=True, cache=True)
 def _day_of_month(day: np.int64) -> np.int64:
-    """Of a day counted from 1970-01-01 (Hinnant 2013, "chrono-compatible low-level date algorithms")."""
+    """Of a day since 1970-01-01 (Hinnant 2013, "chrono-compatible low-level date algorithms")."""
     of_era = (day + 719_468) % 146_097
     of_era_year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * of_era_year + of_era_year // 4 - of_era_year // 100)

@@ -1,4 +1,4 @@
-"""The values of a page of a Parquet file (https://parquet.apache.org/docs/file-format/data-pages/encodings/)."""
+"""Values of a page of a Parquet file (https://parquet.apache.org/docs/file-format/data-pages/encodings/)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _U0, _U1, _U3, _U7, _U8 = (np.uint64(k) for k in (0, 1, 3, 7, 8))
 
 @njit(nogil=True, cache=True)
 def _bits(buffer: NDArray[np.uint8], bit: np.uint64) -> np.uint64:
-    """At least 32 bits from there on, those beyond the buffer being 0."""
+    """A word whose lowest 32 bits, or more, are those from `bit` on; bits beyond the buffer are 0."""
     at = bit >> np.uint64(3)
     if at + _U8 <= np.uint64(buffer.size):
         return load_u64(buffer, at) >> (bit & _U7)
@@ -34,7 +34,7 @@ def _at_most(count: np.uint64, most: int) -> int:
 def _unpack_groups(
     buffer: NDArray[np.uint8], at: np.uint64, wide: np.uint64, groups: np.uint64, out: NDArray[Any]
 ) -> None:
-    """Writes that many groups of 8 numbers, at least 8 bytes before the buffer's end: 3 times as fast."""
+    """Writes `groups` groups of 8 numbers, 3 times as fast; 8 bytes must be readable at each number."""
     mask = (_U1 << wide) - _U1
     for group in range(groups):
         bit, i = at * _U8, group * _U8
@@ -48,9 +48,9 @@ def _unpack_groups(
 def unpack_runs(
     buffer: NDArray[np.uint8], at: int, end: int, width: int, least: int, out: NDArray[Any]
 ) -> bool:
-    """Fills `out` with the numbers of a hybrid of runs and bit-packed groups in `buffer[at:end]`.
+    """Fills `out` with the numbers in `buffer[at:end]`, which are runs and bit-packed groups.
 
-    Each is `width` (0 to 32) bits wide. False if they are too few, or one is not below `least`.
+    Each number has `width` (0 to 32) bits. False if there are too few, or one is not below `least`.
     """
     position, stop, wide, done = np.uint64(at), np.uint64(end), np.uint64(width), 0
     mask = (_U1 << wide) - _U1
@@ -70,7 +70,7 @@ def unpack_runs(
             count = _at_most((head >> _U1) << _U3, out.size - done)
             if position * _U8 + np.uint64(count) * wide > stop * _U8:
                 return False
-            # Up to the last group behind which 8 bytes can be read, and no further than there is room.
+            # As many whole groups as 8 bytes can be read after, and as `out` has room for.
             last = np.uint64(buffer.size) - wide - _U8
             far = (last - position) // wide if wide > _U0 and last < np.uint64(buffer.size) else _U0
             far = min(far, np.uint64(count) >> _U3) if position < last else _U0
@@ -98,13 +98,13 @@ def unpack_runs(
 def spread(
     levels: NDArray[np.uint8], missing: int, values: NDArray[np.int32], out: NDArray[np.int32]
 ) -> None:
-    """Writes the values, which are of the rows that are there, to their rows; the others are `missing`.
+    """Writes the values of the rows whose level is not 0 to these rows, and `missing` to the others.
 
-    Behind them, `values` has one more.
+    `values` has one more element at its end.
     """
     k, other = _U0, np.int32(missing)
     for i in range(levels.size):
-        value = values[k]  # read in any case, so that there is no branch that depends on the level
+        value = values[k]  # always read, so that no branch depends on the level
         out[i] = value if levels[i] else other
         k += np.uint64(levels[i])
 
@@ -113,7 +113,7 @@ def spread(
 def place_texts(
     buffer: NDArray[np.uint8], at: int, starts: NDArray[np.int32], ends: NDArray[np.int32]
 ) -> bool:
-    """Finds texts that stand one after the other from `at` on, each behind its length; False if cut short."""
+    """Finds texts that follow each other from `at` on, each after its length; False if they are cut short."""
     position = at
     for i in range(starts.size):
         if position + 4 > buffer.size:

@@ -1,7 +1,7 @@
-"""Categories as hashes, of a tile of rows or of whole columns, and columns of numbers.
+"""Hashes of categories, in a tile of rows or in whole columns, and columns of numbers.
 
-Tile by tile, so that the text of some rows is in the cache when their other columns are taken, and without a
-branch that could not be foreseen for what most cells of a click log are: whole numbers, and 8 bytes of text.
+Columns are read tile by tile, so that the text of a row is still in the cache when its next column is read.
+Most cells of a click log are whole numbers or 8 bytes of text: these need no branch that is mispredicted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MINUS = np.uint8(ord("-"))
 
 TextColumn = tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]
 """The text of a column: `buffer`, `starts`, `ends` and `status`. Row `i` has `buffer[starts[i]:ends[i]]`, or
-no value if its status is not 0. No NamedTuple: Numba would take a microsecond per call to find its type."""
+no value if its status is not 0. Not a NamedTuple: Numba takes a microsecond per call to find its type."""
 
 
 class TileCells(NamedTuple):
@@ -33,7 +33,7 @@ class TileCells(NamedTuple):
     buffer: NDArray[np.uint8]
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
-    """Of all cells, row by row."""
+    """`starts` and `ends` are of all cells, row by row."""
     at: NDArray[np.uint64]
     """uint64[rows]: where each row's cells begin in `starts` and `ends`."""
 
@@ -42,7 +42,7 @@ class TileCells(NamedTuple):
 def load_categories(
     cells: TileCells, column: np.uint64, f: int, words: NDArray[np.uint64], present: NDArray[np.bool_]
 ) -> bool:
-    """Loads the cells of 8 bytes; returns whether there are others that are not empty."""
+    """Loads the cells of 8 bytes; returns whether there may be others that are not empty."""
     buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
     size = np.uint64(buffer.size)
     others = False
@@ -51,7 +51,7 @@ def load_categories(
         start = np.uint64(starts[k])
         length = np.uint64(ends[k]) - start
         present[f, t] = length != _U0
-        # No branch between empty and 8 bytes, for none could be foreseen.
+        # One branch for empty cells and cells of 8 bytes: one that separated them would be mispredicted.
         if length & ~_U8 == _U0 and start + _U8 <= size:
             words[f, t] = load_u64(buffer, start)
         else:
@@ -63,7 +63,7 @@ def load_categories(
 def find_points(f: int, words: NDArray[np.uint64]) -> bool:
     """Whether any of the words has a decimal point, so that it may be another spelling of a whole number."""
     marks = _U0
-    for t in range(TILE):  # the bytes that are points become zeros, and those are found by borrowing
+    for t in range(TILE):  # points become zero bytes, from which the subtraction borrows
         word = words[f, t] ^ np.uint64(0x2E2E2E2E2E2E2E2E)
         marks |= (word - np.uint64(0x0101010101010101)) & ~word
     return bool(marks & np.uint64(0x8080808080808080) != _U0)
@@ -79,7 +79,7 @@ def hash_other_categories(
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """Replaces the hashes of the cells that `load_categories` did not load; of all of them if `pointed`."""
+    """Replaces the hashes of the cells that `load_categories` did not load, or of all if `pointed`."""
     buffer, starts, ends, at = cells.buffer, cells.starts, cells.ends, cells.at
     size = np.uint64(buffer.size)
     for t in range(at.size):
@@ -96,7 +96,7 @@ def hash_other_categories(
 @njit(nogil=True, cache=True, forceinline=True)
 def hash_words(f: int, seed: np.uint64, words: NDArray[np.uint64]) -> None:
     """Replaces each word by its hash."""
-    # All of the tile, also when it is not full: a constant number of turns is unrolled into vectors.
+    # The whole tile, even if it is not full: a loop of constant length is unrolled into vectors.
     for t in range(TILE):
         words[f, t] = xxh64_u64(words[f, t], seed)
 
@@ -112,10 +112,10 @@ def hash_columns(
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """The values of the cells `[i, columns[c]]`, spelt as `hash_spelling` does, as `[c, i]` of the results.
+    """Writes the hash of each cell `[i, columns[c]]`, as `hash_spelling` gives it, to `hashes[c, i]`.
 
-    `starts` and `ends` are those of `Cells`, row by row. Cells of rows whose `status` is not 0 are not looked
-    at.
+    `present[c, i]` tells whether there is a value. `starts` and `ends` are those of `Cells`, row by row. Rows
+    whose `status` is not 0 have no values.
     """
     rows = status.size
     width = np.uint64(starts.size // max(rows, 1))
@@ -153,10 +153,10 @@ def parse_columns(
     present: NDArray[np.bool_],
     problem: NDArray[np.uint8],
 ) -> None:
-    """The numbers in the cells `[i, columns[c]]`, as `[c, i]` of the results: see `parse_number`.
+    """Writes the number in each cell `[i, columns[c]]` to `values[c, i]`: see `parse_number`.
 
-    `present` tells whether there is one, `problem` is BAD_NUMBER where the text is garbage, else 0. There is
-    neither in rows whose `status` is not 0.
+    `present[c, i]` tells whether there is one; `problem[c, i]` is BAD_NUMBER if the text is garbage, else 0.
+    Rows whose `status` is not 0 have neither numbers nor problems.
     """
     size = np.uint64(buffer.size)
     for first in range(0, starts.shape[0], TILE):

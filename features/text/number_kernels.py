@@ -1,4 +1,4 @@
-"""Numbers as text: parsing them, and the buckets they fall into."""
+"""Parsing numbers in text, and finding the buckets that they fall into."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
 def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[int, float]:
     """The number in `buffer[start:end]`, as `(MISSING | NUMBER | GARBAGE, value)`.
 
-    Spaces and tabs around it are no part of it. Empty text and `nan` in any case are MISSING. A NUMBER is
-    an optional sign, digits with an optional point, and an optional exponent; infinity, and what is too
-    large for float64, is GARBAGE. The value is correctly rounded for up to 15 significant digits and
-    decimal exponents of at most 22 (the fast path of Clinger 1990, "How to read floating point numbers
-    accurately"), and within a few units in the last place beyond.
+    Spaces and tabs around it are ignored. Empty text and `nan` in any case are MISSING. A NUMBER is an
+    optional sign, digits with an optional point, and an optional exponent; infinity, and a number too large
+    for float64, are GARBAGE. The value is correctly rounded for up to 15 significant digits and decimal
+    exponents of at most 22 (the fast path of Clinger 1990, "How to read floating point numbers accurately");
+    beyond, it is off by at most a few units in the last place.
     """
     start, end = stripped(buffer, start, end)
     if start == end:
@@ -48,7 +48,7 @@ def parse_number(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) ->
         if written == _LARGEST:
             return GARBAGE, 0.0
         exponent += written
-    while exponent < 0 and mantissa != 0 and mantissa % np.uint64(10) == 0:  # 1.50 is 1.5, to the last bit
+    while exponent < 0 and mantissa != 0 and mantissa % np.uint64(10) == 0:  # 1.50 and 1.5: bit-identical
         mantissa //= np.uint64(10)
         exponent += 1
     value = _scaled(mantissa, exponent)
@@ -98,7 +98,7 @@ def _parse_digits(
 
 @njit(nogil=True, cache=True)
 def _parse_exponent(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> np.int64:
-    """The number after `e`, at most 99,999 in size; _LARGEST when the text is no exponent."""
+    """The number after `e`, limited to 99,999 in size; _LARGEST if the text is not an exponent."""
     if buffer[at] | _LOWER != _E:
         return _LARGEST
     at += _U1
@@ -132,7 +132,7 @@ def _scaled(mantissa: np.uint64, exponent: np.int64) -> float:
     value = np.float64(mantissa)
     if mantissa == 0:
         return 0.0
-    if exponent < -308:  # in two steps, so that numbers near the smallest do not vanish
+    if exponent < -308:  # in two steps, so that the smallest numbers do not become 0
         value /= _POWERS[308]
         exponent += 308
     if exponent < 0:
@@ -142,12 +142,12 @@ def _scaled(mantissa: np.uint64, exponent: np.int64) -> float:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def whole_number(word: np.uint64, length: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """The number that the first 0 to 8 bytes of a word are, behind a mark that is 0 if all are digits.
+    """`(mark, number)` of the first 0 to 8 bytes of a word; the mark is 0 if all of them are digits.
 
-    They are shifted to the word's end, filled up with zeros in front, and added up by multiplications: two,
-    then four, then eight.
+    They are shifted to the word's end, zeros are put before them, and multiplications join two digits at a
+    time, then four, then eight.
     """
-    half = (_U8 - length) << _U2  # in two halves, for a shift by 64 is not defined
+    half = (_U8 - length) << _U2  # in two halves, as a shift by 64 is undefined
     word = (word << half) << half
     half = length << _U2
     word |= (np.uint64(0x3030303030303030) >> half) >> half
@@ -163,7 +163,7 @@ def whole_number(word: np.uint64, length: np.uint64) -> tuple[np.uint64, np.uint
 
 @njit(nogil=True, cache=True)
 def log_bucket(value: float) -> np.int64:
-    """floor(v) for v <= 2 (at least -2**63), above it 2 + floor(ln(v)**2)."""
+    """floor(v) for v <= 2 (at least -2**63), and 2 + floor(ln(v)**2) above."""
     if value <= 2.0:
         return np.int64(max(math.floor(value), -(2.0**63)))
     return np.int64(2) + np.int64(math.log(value) ** 2)
@@ -183,7 +183,7 @@ def edge_bucket(value: float, edges: NDArray[np.float64]) -> np.int64:
 
 
 # Log buckets of whole numbers without a logarithm: the exponent and the top 6 bits of the fraction of
-# float64(v + 1) choose a cell, which is narrower than a bucket, so that it holds at most one threshold.
+# float64(v + 1) select a cell. A cell is narrower than a bucket, so it has at most one threshold.
 LOG_CELLS = 32 * 64 + 1
 _CELL_SHIFT = np.uint64(46)
 _FIRST_CELL = np.uint64(1023 << 6)

@@ -1,9 +1,9 @@
 """Splitting delimited text into the cells that are needed, with or without quotes around them.
 
-Without quotes, a mask of the separators is made for each 64 bytes, and their places are written out without
-asking how many there are, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
-section 3.2); rows are cut from the list of places. On Criteo's text (230 bytes, 40 cells) a loop over bytes
-took 4.4 times as long, one with a test `byte <= 13` first 4.2 times, and 8 bytes at a time in an integer 2.5
+Without quotes, every 64 bytes give a mask of their separators, whose positions are written to a list without
+a branch on their number, as simdjson does (Langdale and Lemire 2019, "Parsing gigabytes of JSON per second",
+section 3.2); rows are cut from this list. On Criteo's text (230 bytes and 40 cells a row), a loop over bytes
+took 4.4 times as long, one that first tests `byte <= 13` 4.2 times, and 8 bytes at a time in an integer 2.5
 times: they mispredict a branch at nearly every cell.
 """
 
@@ -30,13 +30,13 @@ _I0, _I1 = np.uintp(0), np.uintp(1)
 _U1 = np.uint64(1)
 _NEWLINE, _RETURN, _QUOTE = np.uint8(10), np.uint8(13), np.uint8(34)
 _WORD = np.uintp(64)
-_WRITTEN = np.uintp(14)  # separators written for each 64 bytes, found or not; Criteo's text has 11
+_WRITTEN = np.uintp(14)  # positions written per 64 bytes, even if fewer are needed; Criteo's text has 11
 _CROWDED = np.uintp(4096)
 
 
 @njit(nogil=True, cache=True)
 def count_lines(buffer: NDArray[np.uint8], begin: int, end: int) -> np.intp:
-    """The newlines in `buffer[begin:end]`, which `PADDING` bytes follow."""
+    """The number of newlines in `buffer[begin:end]`, which `PADDING` bytes follow."""
     lines = np.uint64(0)
     for at in range(begin, end, 64):
         newlines = equal_bytes(buffer, at, _NEWLINE)
@@ -73,11 +73,11 @@ def scan_plain(
     """Splits up to `starts.shape[0]` rows of text without quoting.
 
     `buffer[begin:end]` is whole lines, and `PADDING` bytes follow it. Cell `j` of row `i` is column
-    `wanted[j]` of the file's `file_columns`; its place becomes `starts[i, j]` and `ends[i, j]`, without the
-    carriage return of a CRLF. `status[i]` becomes 0 or WRONG_COLUMNS (the row's cells mean nothing then),
-    `found[i]` the number of columns the row has, and `bounds[i]`, `bounds[i + 1]` its place, newline
-    included. `separators` is scratch, `PADDING` longer than the text. Returns the number of rows and where
-    the next one begins.
+    `wanted[j]` of the file's `file_columns`; `starts[i, j]` and `ends[i, j]` become its bounds, without the
+    carriage return of a CRLF. `status[i]` becomes 0 or WRONG_COLUMNS (the row's cells are then undefined),
+    `cells[i]` the number of the row's columns, and `bounds[i]`, `bounds[i + 1]` its bounds, newline included.
+    `separators` is scratch, `PADDING` longer than the text. Returns the number of rows and where the next one
+    begins.
     """
     expected = np.uintp(file_columns)
     run = _is_run(wanted)
@@ -85,7 +85,7 @@ def scan_plain(
     bounds[_I0] = begin
     separators[_I0] = begin - 1
     known = _I1  # separators in the list
-    before = _I0  # the one before the current row
+    before = _I0  # the position in the list of the one before the current row
     at = np.uintp(begin)
     while at < np.uintp(end) and row < np.uintp(starts.shape[0]):
         newlines = equal_bytes(buffer, np.intp(at), _NEWLINE)
@@ -127,9 +127,9 @@ def _is_run(wanted: NDArray[np.int32]) -> bool:
     return wanted.size > 0
 
 
-@njit(nogil=True, inline="always")  # LLVM leaves it as a call: 1.15 times the whole
+@njit(nogil=True, inline="always")  # LLVM would leave it as a call: the scan would take 1.15 times as long
 def _write_places(mask: np.uint64, at: np.uintp, places: NDArray[np.int32], known: np.uintp) -> None:
-    """Writes where the bits of `mask` are, counted from `at`, to `places[known:]`, and some rubbish after."""
+    """Writes the positions of the bits of `mask`, plus `at`, to `places[known:]`, and garbage after them."""
     for i in range(_WRITTEN):
         places[known + i] = np.int32(at + lowest_bit(mask))
         mask &= mask - _U1
@@ -140,7 +140,7 @@ def _write_places(mask: np.uint64, at: np.uintp, places: NDArray[np.int32], know
         more += _I1
 
 
-@njit(nogil=True, inline="always")  # LLVM leaves it as a call: 1.15 times the whole
+@njit(nogil=True, inline="always")  # LLVM would leave it as a call: the scan would take 1.15 times as long
 def _cut_row(
     buffer: NDArray[np.uint8],
     separators: NDArray[np.int32],
@@ -152,9 +152,9 @@ def _cut_row(
     ends: NDArray[np.int32],
     row: np.uintp,
 ) -> None:
-    """The wanted cells of the row between `separators[before]` and `separators[last]`."""
+    """Writes the wanted cells of the row between `separators[before]` and `separators[last]`."""
     cells = np.uintp(wanted.size)
-    if run:  # a copy, where the other branch gathers: 0.8 of the time of the whole scan
+    if run:  # copies, while the other branch gathers: the whole scan takes 0.8 of the time
         first = before + np.uintp(wanted[_I0])
         for j in range(cells):
             starts[row, j] = separators[first + j] + np.int32(1)
@@ -186,13 +186,13 @@ def scan_quoted(
     cells: NDArray[np.int32],
     bounds: NDArray[np.int32],
 ) -> tuple[np.intp, np.intp]:
-    """Splits up to `starts.shape[0]` rows of text in which a cell may stand in double quotes.
+    """Splits up to `starts.shape[0]` rows of text whose cells may be in double quotes.
 
     As `scan_plain`, except: column `k` of the file becomes cell `places[k]`, or none if that is -1. A cell
-    with doubled quotes is written once more, with single ones, at `buffer[spare:]`, where there is room
-    for `end - begin` bytes; the text itself is left as it is. A row whose last quote is not closed by
-    `end` is left for the next call, or has the status OPEN_QUOTE if `is_last`. TEXT_AFTER_QUOTE: a closing
-    quote is followed by neither a delimiter nor a line end; the row ends at the next newline then.
+    with doubled quotes is copied with single ones to `buffer[spare:]`, which has room for `end - begin`
+    bytes; the text itself does not change. A row whose last quote is not closed before `end` is left for the
+    next call, or has the status OPEN_QUOTE if `is_last`. TEXT_AFTER_QUOTE: a closing quote is followed by
+    neither a delimiter nor a line end; the row then ends at the next newline.
     """
     stop = np.uintp(end)
     at = np.uintp(begin)
@@ -234,7 +234,7 @@ def scan_quoted(
 
 @njit(nogil=True, cache=True)
 def count_unquoted(buffer: NDArray[np.uint8], begin: int, end: int, delimiter: int) -> np.intp:
-    """The newlines in this text, which `PADDING` bytes follow; -1 if a cell of it begins with a quote.
+    """The number of newlines in a text, which `PADDING` bytes follow; -1 if a cell begins with a quote.
 
     If none does, `scan_plain` splits it as `scan_quoted` would, in less than 0.6 of the time.
     """
@@ -259,7 +259,7 @@ def count_unquoted(buffer: NDArray[np.uint8], begin: int, end: int, delimiter: i
 def count_quoted(
     buffer: NDArray[np.uint8], begin: int, end: int, is_last: bool, delimiter: int
 ) -> tuple[np.intp, np.intp]:
-    """The rows that `scan_quoted` finds in this text, and where they end."""
+    """The number of rows that `scan_quoted` finds in a text, and where they end."""
     stop, at = np.uintp(end), np.uintp(begin)
     rows, whole = _I0, at
     while at < stop:  # outside of quotes
@@ -289,7 +289,7 @@ def count_quoted(
 def _cut_quoted(
     buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp, delimiter: int, spare_at: np.uintp
 ) -> tuple[int, np.uintp, np.uintp, np.uintp, np.uintp]:
-    """What is wrong with the cell whose quote is at `at`, its start, end and separator, and `spare_at`."""
+    """`(problem, start, end, separator, next spare)` of the cell whose opening quote is at `at`."""
     start = at + _I1
     close, doubled = _closing_quote(buffer, start, stop)
     if close == stop:
@@ -303,7 +303,7 @@ def _cut_quoted(
 
 @njit(nogil=True, cache=True)
 def _closing_quote(buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp) -> tuple[np.uintp, bool]:
-    """Where the quote that closes the cell at `at` is (or `stop`), and whether doubled ones precede it."""
+    """Where the quote is that closes the cell at `at` (or `stop`), and whether doubled ones precede it."""
     doubled = False
     while at < stop:
         if buffer[at] == _QUOTE:
@@ -317,7 +317,7 @@ def _closing_quote(buffer: NDArray[np.uint8], at: np.uintp, stop: np.uintp) -> t
 
 @njit(nogil=True, cache=True)
 def _separator_after(buffer: NDArray[np.uint8], close: np.uintp, delimiter: int) -> tuple[int, np.uintp]:
-    """What is wrong with the cell whose closing quote is at `close`, and its separator."""
+    """`(problem, separator)` of the cell whose closing quote is at `close`."""
     at = close + _I1
     if buffer[at] == _RETURN and buffer[at + _I1] == _NEWLINE:
         at += _I1
@@ -332,7 +332,7 @@ def _separator_after(buffer: NDArray[np.uint8], close: np.uintp, delimiter: int)
 def _undouble(
     buffer: NDArray[np.uint8], start: np.uintp, end: np.uintp, spare_at: np.uintp
 ) -> tuple[np.uintp, np.uintp, np.uintp]:
-    """Copies `buffer[start:end]` with each `""` as one quote; the copy's start and end, and the end again."""
+    """Copies `buffer[start:end]` with one quote for each `""`; the copy's start, its end, and next spare."""
     first = spare_at
     while start < end:
         buffer[spare_at] = buffer[start]

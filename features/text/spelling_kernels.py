@@ -1,4 +1,4 @@
-"""The text of a category, or of a label: which spellings are one value."""
+"""Which spellings of a category, or of a label, are the same value."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
 
 @njit(nogil=True, cache=True, forceinline=True)
 def may_be_respelt(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> bool:
-    """Whether `hash_spelling` may have something to do for `buffer[start:end]`, which is not empty.
+    """Whether `hash_spelling` may have to change `buffer[start:end]`, which is not empty.
 
-    Without branches, for they could not be foreseen: whole numbers end in 0 now and then.
+    Without branches, as they would be mispredicted: some whole numbers end in 0.
     """
     length = end - start
     last = buffer[end - _U1]
@@ -38,9 +38,9 @@ def hash_spelling(
 ) -> tuple[bool, np.uint64]:
     """Whether the text `buffer[start:end]`, which is not empty, is a value, and its hash.
 
-    Text is hashed as it is, except: `5.0` is `5` (see `_whole_part`), `true` and `false`, also in capitals or
-    with one, are `1` and `0`, and `nan` and `NaN` are missing. So a column of whole numbers that became
-    floats, and one of booleans, have the features that they have in any other kind of file.
+    Text is hashed as it is, except: `5.0` is `5` (see `_whole_part`), `true` and `false`, also in upper case
+    or capitalized, are `1` and `0`, and `nan` and `NaN` are missing. So a column of whole numbers that became
+    floats, and a column of booleans, give the same features in all kinds of files.
     """
     kind, start, end = spelling(buffer, start, end)
     if kind == AS_IT_IS:
@@ -50,9 +50,9 @@ def hash_spelling(
 
 @njit(nogil=True, cache=True, forceinline=True)
 def spelling(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[int, np.uint64, np.uint64]:
-    """What the text `buffer[start:end]`, which is not empty, stands for, and where in it the value is.
+    """What the text `buffer[start:end]`, which is not empty, stands for, and where its value is.
 
-    NO_VALUE, TRUE (its value is `1`) and FALSE (`0`), or AS_IT_IS.
+    The first is NO_VALUE, TRUE (the value is `1`), FALSE (`0`), or AS_IT_IS.
     """
     length = end - start
     if buffer[end - _U1] == _ZERO:
@@ -79,10 +79,10 @@ def parse_label(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> 
 
 @njit(nogil=True, cache=True)
 def _whole_part(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """Where the whole number is in a text such as `5.0` or `-12.00`; any other text is left as it is.
+    """Where the whole number is in a text such as `5.0` or `-12.00`; all of any other text.
 
-    That is an optional minus, digits without a leading zero, a point, and zeros alone: as programs write
-    numbers. `-0.0` is `0`.
+    Such a text is an optional minus, digits without a leading zero, a point, and only zeros after it: the way
+    programs write numbers. `-0.0` is `0`.
     """
     at = end
     while at > start and buffer[at - _U1] == _ZERO:
@@ -108,7 +108,7 @@ def _is_nan(buffer: NDArray[np.uint8], start: np.uint64) -> bool:
 
 @njit(nogil=True, cache=True)
 def _is_word(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, word: int) -> bool:
-    """Whether the text begins with these four letters and is small, in capitals, or has one first."""
+    """Whether the text begins with these four letters, and is in lower case, upper case, or capitalized."""
     case = buffer[start + _U1] & _LOWER
     for i in range(4):
         if buffer[start + np.uint64(i)] | _LOWER != np.uint8((word >> (8 * i)) & 0xFF):

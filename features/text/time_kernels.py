@@ -1,4 +1,4 @@
-"""Times as text: parsing them to microseconds since 1970."""
+"""Parsing times in text to microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAD_TIME = RowStatus.TIME.value
 
 ISO, WRITTEN, NUMERIC = range(3)
 LITERAL, PADDED, FREE = range(3)
-"""What a part of a program is: a byte, a number of exactly as many digits as it can have, or of fewer too."""
+"""The kinds of parts of a program: a byte, a number with all of its digits, a number that may have fewer."""
 
 FIRST_US = -62_135_596_800_000_000  # 0001-01-01 00:00
 END_US = 253_402_300_800_000_000  # 10000-01-01 00:00
@@ -41,12 +41,13 @@ def parse_times(
     present: NDArray[np.bool_],
     problem: NDArray[np.uint8],
 ) -> None:
-    """Writes the time in each row of a column, whether there is one, BAD_TIME for garbage.
+    """Writes each row's time, whether there is one, and BAD_TIME where the text is garbage.
 
-    Times are microseconds since 1970 in UTC, and what tells no offset is taken to be UTC; finer fractions are
-    cut off. Empty text, `nan` and `nat` in any case are missing; spaces and tabs around a time are no part of
-    it. ISO: ISO 8601; NUMERIC: a number of `unit` microseconds each; WRITTEN: by `program` (uint8[k, 3]): of
-    each part what it is, its byte or the letter of its directive, and its place among those of `_clear`.
+    Times are microseconds since 1970 in UTC; a time without an offset is in UTC. Finer fractions are cut off,
+    and rounded in a NUMERIC time. Empty text, `nan` and `nat` in any case are missing; spaces and tabs around
+    a time are ignored. `kind` is ISO (ISO 8601), NUMERIC (a number, in units of `unit` microseconds) or
+    WRITTEN: by `program` (uint8[k, 3]), which has the kind of each part, its byte or the letter of its
+    directive, and its index among the fields of `_clear`.
     """
     buffer, starts, ends, status = column
     fields = np.zeros(8, np.int64)
@@ -74,7 +75,7 @@ def parse_times(
 
 @njit(nogil=True, cache=True)
 def _is_none(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64) -> bool:
-    """Whether it is `nan` or `nat`, as pandas writes what is missing."""
+    """Whether the text is `nan` or `nat`, which pandas writes for missing values."""
     if end - start != _U3 or buffer[start] | _LOWER != _N or buffer[start + _U1] | _LOWER != _A:
         return False
     return (buffer[start + _U2] | _LOWER) in (_N, _T)
@@ -93,7 +94,7 @@ def _parse_unix(
 
 @njit(nogil=True, cache=True)
 def _clear(fields: NDArray[np.int64]) -> None:
-    """Year, month, day, hour, minute, second, microsecond, offset in seconds: of 1970-01-01 in UTC."""
+    """Writes year, month, day, hour, minute, second, microsecond and offset in s of 1970-01-01 in UTC."""
     fields[0], fields[1], fields[2] = 1970, 1, 1
     for k in range(3, 8):
         fields[k] = 0
@@ -101,7 +102,7 @@ def _clear(fields: NDArray[np.int64]) -> None:
 
 @njit(nogil=True, cache=True)
 def _parse_iso(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64, fields: NDArray[np.int64]) -> bool:
-    """`2017-11-06`, perhaps with `T16`, minutes, seconds, a fraction of them, and an offset from UTC."""
+    """`2017-11-06`, optionally with `T16`, minutes, seconds, their fraction, and an offset from UTC."""
     for k in range(3):
         fields[k], at = _digits(buffer, at, end, 2 if k else 4, 2 if k else 4)
         if fields[k] == _NONE:
@@ -170,7 +171,7 @@ def _parse_program(
 def _digits(
     buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64, fewest: int, most: int
 ) -> tuple[np.int64, np.uint64]:
-    """The number that up to `most` digits are, or _NONE if they are too few; where they end."""
+    """The number in up to `most` digits, or _NONE if there are fewer than `fewest`; where they end."""
     value, count = np.int64(0), 0
     while at < end and count < most:
         digit = np.uint8(buffer[at] - _ZERO)
@@ -184,7 +185,7 @@ def _digits(
 
 @njit(nogil=True, cache=True)
 def _fraction(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
-    """The microseconds that the digits of a fraction are, or _NONE without any; where they end."""
+    """The digits of a fraction as microseconds, or _NONE if there are none; where they end."""
     value, count = np.int64(0), 0
     while at < end:
         digit = np.uint8(buffer[at] - _ZERO)
@@ -201,7 +202,7 @@ def _fraction(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple
 
 @njit(nogil=True, cache=True)
 def _month(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
-    """The number of the month whose first three letters these are, or _NONE."""
+    """The number of the month whose first three letters are at `at`, or _NONE; where they end."""
     if end - at >= _U3:
         for k in range(12):
             same = True
@@ -214,9 +215,9 @@ def _month(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np
 
 @njit(nogil=True, cache=True)
 def _offset(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
-    """Seconds ahead of UTC: `Z`, or hours, perhaps minutes and seconds, with or without colons.
+    """Seconds ahead of UTC: `Z`, or hours and optionally minutes and seconds, with or without colons.
 
-    Where it ends; where it began if there is none.
+    Also returns where the offset ends; `at` if there is none.
     """
     if at == end:
         return np.int64(0), at

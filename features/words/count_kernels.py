@@ -1,4 +1,4 @@
-"""Counting values by their hashes, and telling which of them are known."""
+"""Counting values by their hashes, and looking up which of them are known."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def count_hashes(
     batch: NDArray[np.uint64],
     fetched: NDArray[np.uint64],
 ) -> tuple[int, int]:
-    """Counts those of `hashes[first:]` that are present in a table.
+    """Adds those of `hashes[first:]` that are `present` to the counts in a hash table.
 
-    `counts[i]` is of the hash `keys[i]`, an empty place where that is 0. `used` places of the table (of a
-    power of two) are taken. Stops before a hash that would take one when `room` are; returns where, and how
-    many are taken then. A hash of 0 counts as 1; counts end at 2**32 - 1. `batch` and `fetched` are scratch
-    of one size.
+    `counts[i]` is the count of the hash `keys[i]`; a key of 0 marks an empty place. The table's size is a
+    power of two; `used` of its places are taken, and at most `room` may be. Stops before a hash that would
+    need one more; returns its position (or the end), and how many places are then taken. A hash of 0 counts
+    as 1; counts stop at 2**32 - 1. `batch` and `fetched` are scratch of equal size.
     """
     mask = np.uint64(keys.size - 1)
     while first < hashes.size:
@@ -37,7 +37,7 @@ def count_hashes(
         for i in range(first, last):
             batch[n] = hashes[i] | np.uint64(hashes[i] == _U0)
             n += present[i]
-        # What a batch needs is fetched from memory all at once, instead of one after the other.
+        # Fetches all places that a batch needs from memory at once, instead of one after the other.
         for k in range(n):
             at = batch[k] & mask
             fetched[k] = keys[at] ^ np.uint64(counts[at])
@@ -58,7 +58,7 @@ def count_hashes(
 
 @njit(nogil=True, cache=True)
 def _place_of_present(present: NDArray[np.bool_], first: int, number: int) -> int:
-    """Where in `present[first:]` that number, from 0, of the places that are set is."""
+    """The position in `present`, from `first` on, of the `number`-th true value, counted from 0."""
     at = first
     while number > 0 or not present[at]:
         number -= present[at]
@@ -74,7 +74,7 @@ def move_counts(
     new_keys: NDArray[np.uint64],
     new_counts: NDArray[np.uint32],
 ) -> int:
-    """Enters what is counted more than `above` times into another table, empty before; how many they are."""
+    """Copies hashes with counts above `above` to another, empty table; returns how many they are."""
     mask = np.uint64(new_keys.size - 1)
     used = 0
     for i in range(keys.size):
@@ -90,14 +90,14 @@ def move_counts(
 
 @njit(nogil=True, cache=True, forceinline=True)
 def place_of(hashed: np.uint64, size: int) -> np.uint64:
-    """Where in a table of this size `is_known` begins to look for a hash: its share of the way."""
-    spare = 32 + (size >> 4)  # behind the last place where a search begins
+    """Where `is_known` begins to search a table of this size for a hash: in proportion to the hash."""
+    spare = 32 + (size >> 4)  # places after the last one where a search begins
     return (hashed >> _U32) * np.uint64(size - spare) >> _U32
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def is_known(hashed: np.uint64, known: NDArray[np.uint64]) -> bool:
-    """Whether a hash is in a table as `known_table` makes it, or one of size 0."""
+    """Whether a hash is in a table of `known_table`, which may be empty."""
     if known.size == 0:
         return False
     at, last = place_of(hashed, known.size), np.uint64(known.size - 1)
@@ -108,9 +108,9 @@ def is_known(hashed: np.uint64, known: NDArray[np.uint64]) -> bool:
 
 @njit(nogil=True, cache=True)
 def enter_known(hashes: NDArray[np.uint64], table: NDArray[np.uint64]) -> bool:
-    """Fills a table with increasing hashes, each at its place or behind it; False if there is no room.
+    """Fills a table with increasing hashes, each at its `place_of` or after it; False if they do not fit.
 
-    What is free between two of them holds the second, and behind the last one that, so the table increases.
+    Free places before a hash hold that hash, and those at the end the last hash, so the table is sorted.
     """
     free = np.int64(0)
     for i in range(hashes.size):

@@ -1,4 +1,4 @@
-"""Categories and lists of them: text, shaped as a field says -> hashes."""
+"""From the text of categories, and of lists of them, to hashes, by the rules of a field."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ONE, _ZERO = np.uint8(ord("1")), np.uint8(ord("0"))
 
 
 class Rule(NamedTuple):
-    """What a field makes of a value."""
+    """How a field turns a value into a feature."""
 
     seed: np.uint64
     lower: bool
     prefix: int
-    """How many characters are kept; 0: all."""
+    """How many characters are used; 0: all."""
     letters: NDArray[np.uint32]
-    """The table of `letters`; empty without need."""
+    """The table of `letters`; empty if it is not needed."""
     chosen: bool
-    """Whether only the values in `known` are features of their own."""
+    """Whether only the values in `known` get their own features."""
     known: NDArray[np.uint64]
     """Their hashes with seed 0, for `is_known`."""
     drops: bool
-    """Whether others have no feature; if not, all have that of the hash `others`."""
+    """Whether other values have no feature; if not, they all have the one with the hash `others`."""
     others: np.uint64
 
 
@@ -50,7 +50,10 @@ def hash_values(
     hashes: NDArray[np.uint64],
     present: NDArray[np.bool_],
 ) -> None:
-    """The feature of each cell of a column; `scratch` has room for the longest one."""
+    """Writes the hash of each cell of a column, and whether it has a feature.
+
+    `scratch` has room for the longest cell.
+    """
     buffer, starts, ends, status = column
     for i in range(starts.size):
         start, end = np.uint64(starts[i]), np.uint64(ends[i])
@@ -69,10 +72,10 @@ def hash_lists(
     bounds: NDArray[np.int64],
     features: Features,
 ) -> None:
-    """The features of cells that hold lists, split at `delimiter` and at 0x1F; equal ones are added up.
+    """Writes the features of cells with lists, split at `delimiter` and at 0x1F; equal ones are added up.
 
-    With `counts`, an element may end in a colon and its value. Those of cell `i` are
-    `bounds[i]..bounds[i + 1] - 1`. The rest is as in `hash_values`.
+    Cell `i` has the features `bounds[i]..bounds[i + 1] - 1`. With `counts`, an element may end with a colon
+    and its value. `scratch`: see `hash_values`.
     """
     buffer, starts, ends, status = column
     n = 0
@@ -96,7 +99,8 @@ def hash_lists(
 
 @njit(nogil=True, cache=True)
 def choose(own: np.uint64, plain: np.uint64, rule: Rule) -> tuple[bool, np.uint64]:
-    """Whether a value whose hashes with the rule's seed and with 0 are these has a feature, and its hash."""
+    """Whether a value has a feature, and its hash; `own` is the value's hash with the rule's seed, `plain`
+    that with seed 0."""
     if not rule.chosen or is_known(plain, rule.known):
         return True, own
     return not rule.drops, rule.others
@@ -106,7 +110,7 @@ def choose(own: np.uint64, plain: np.uint64, rule: Rule) -> tuple[bool, np.uint6
 def choose_all(
     own: NDArray[np.uint64], plain: NDArray[np.uint64], present: NDArray[np.bool_], rule: Rule
 ) -> None:
-    """Replaces `own` and `present` by what `choose` says of each of the values that are present."""
+    """Applies `choose` to all values that are present, in place: `own` and `present` become its results."""
     known, drops, others = rule.known, rule.drops, rule.others
     for i in range(own.size):
         if present[i] and not is_known(plain[i], known):
@@ -143,7 +147,7 @@ def _chosen(text: NDArray[np.uint8], start: np.uint64, end: np.uint64, rule: Rul
 def _element(
     buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, counts: bool
 ) -> tuple[np.uint64, np.uint64, np.float32]:
-    """Where the text of an element of a list is, without the blanks around it, and its value."""
+    """Where the text of a list's element begins and ends, without blanks around it; its value."""
     start, end = stripped(buffer, start, end)
     if counts:
         colon = end

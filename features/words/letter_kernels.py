@@ -1,4 +1,4 @@
-"""Characters of UTF-8 text: their lower case, and where the first few of them end."""
+"""Characters of UTF-8 text: their lower case, and where a prefix ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from ctr.jit import njit
 
 CODES = 0x20000
-"""The code points that `letters` knows; those up to END_OF_IDEOGRAPHS are in words, those above are not."""
+"""The size of the table of `letters`. Code points from here to END_OF_IDEOGRAPHS are in words, others not."""
 END_OF_IDEOGRAPHS = 0x40000
 IN_WORDS = 1 << 31
 INVALID = -1
@@ -20,9 +20,9 @@ _A = np.uint8(ord("A"))
 
 @njit(nogil=True, cache=True)
 def decode(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
-    """The code point at `at`, which is before `end`, and where the next one is.
+    """The code point at `at`, which is before `end`, and where the next one begins.
 
-    A byte that is not UTF-8 there (RFC 3629: no surrogates, nothing overlong) is INVALID, by itself.
+    A byte at which no valid UTF-8 begins (RFC 3629: no surrogates, nothing overlong) is INVALID, on its own.
     """
     first = np.int64(buffer[at])
     if first < 0x80:
@@ -46,7 +46,7 @@ def decode(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np
 
 @njit(nogil=True, cache=True)
 def encode(code: np.int64, out: NDArray[np.uint8], at: np.uint64) -> np.uint64:
-    """Writes a code point to `out` as UTF-8; where the next one goes."""
+    """Writes a code point to `out` as UTF-8; returns where the next one goes."""
     if code < 0x80:
         out[at] = np.uint8(code)
         return at + _U1
@@ -80,9 +80,9 @@ def write_lower(
     letters: NDArray[np.uint32],
     out: NDArray[np.uint8],
 ) -> np.uint64:
-    """Writes the text in lower case to `out`, which has room for as many bytes; how many it has become.
+    """Writes the text in lower case to `out`, which has room for as many bytes; returns how many are written.
 
-    What is not UTF-8 stays as it is.
+    Bytes that are not UTF-8 are copied.
     """
     at, n = start, _U0
     while at < end:
@@ -103,7 +103,7 @@ def write_lower(
 
 @njit(nogil=True, cache=True)
 def end_of_prefix(buffer: NDArray[np.uint8], start: np.uint64, end: np.uint64, count: int) -> np.uint64:
-    """Where the first `count` characters of the text end; a byte that is not UTF-8 is one."""
+    """Where the first `count` characters of the text end; a byte that is not UTF-8 counts as one."""
     at = start
     for _ in range(count):
         if at >= end:

@@ -1,7 +1,7 @@
-"""Text: its words and their n-grams -> hashes.
+"""From text to the hashes of its words and their n-grams.
 
-Each element of a cell (all of it, if it is no list) is written to scratch first: its words in lower case,
-with one space before each of them and one at the end. So an n-gram is a piece of it.
+Each element of a cell (the whole cell, if it is not a list) is first written to scratch: its words in lower
+case, with a space before each of them and one at the end. So every n-gram is a substring of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def hash_texts(
     bounds: NDArray[np.int64],
     features: Features,
 ) -> None:
-    """The features of cells that hold text: n-grams of words, then of characters, each of increasing sizes.
+    """Writes the features of cells with text: n-grams of words, then of characters, each by increasing size.
 
-    `char_seeds` are those of n-grams of characters in place of the rule's, and of 0. `scratch` (uint8) and
-    `spaces` (int64) have room for 2 more than the longest cell. The rest as in `hash_lists`.
+    `char_seeds`, for n-grams of characters, replace the rule's seed and the seed 0. `scratch` (uint8) and
+    `spaces` (int64) are 2 longer than the longest cell. Otherwise as in `hash_lists`.
     """
     buffer, starts, ends, status = column
     n = 0
@@ -69,7 +69,7 @@ def _write_words(
     out: NDArray[np.uint8],
     spaces: NDArray[np.int64],
 ) -> int:
-    """Writes the words of a text, and in `spaces` where the space before each and the last one are."""
+    """Writes a text's words to `out`, and the positions of the spaces there to `spaces`; how many words."""
     words, n, within = 0, _U0, False
     while at < end:
         code, at = decode(buffer, at, end)
@@ -100,7 +100,10 @@ def _add_chars(
     n: int,
     features: Features,
 ) -> int:
-    """The n-grams of characters of a word with its two spaces; all of it, once, where it is no longer."""
+    """Adds the n-grams of characters of a word with its two spaces.
+
+    A word that is not longer than some sizes is added whole, once for all of these.
+    """
     own, plain = seeds
     for size in sizes:
         low, high = start, start
@@ -136,7 +139,7 @@ def _add(
     n: int,
     features: Features,
 ) -> int:
-    """Adds the feature of `text[start:end]`; `own` and `plain`: its seed, and that of what is known."""
+    """Adds the feature of `text[start:end]`; `own` is its seed, `plain` the seed of known values."""
     hashed = xxh64(text, start, end, own)
     is_there, hashed = choose(hashed, xxh64(text, start, end, plain) if rule.chosen else hashed, rule)
     return add_feature(hashed, np.float32(1), first, n, features) if is_there else n
