@@ -73,7 +73,7 @@ class OrderedFit(Fit, Protocol):
         """How many values were added."""
 
     def after(self, before: int) -> Self:
-        """A new one, which has taken nothing in, of values that come behind so many others."""
+        """A new, empty fit, whose values follow `before` others."""
 
 
 @dataclass(frozen=True, slots=True)
