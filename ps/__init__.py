@@ -10,7 +10,19 @@ from ctr.ps.fixed_point_kernels import fraction_bits, largest_n, n_fraction_bits
 from ctr.ps.memory import MemoryStore
 from ctr.ps.opening import open_store, require_store_url, without_password
 from ctr.ps.partitions import Partitions, Slots
-from ctr.ps.store import LOST, GapError, LostPushesError, Outcome, Pulled, Session, Sessions, Store, Token
+from ctr.ps.store import (
+    LOST,
+    GapError,
+    LostPushesError,
+    Outcome,
+    Pulled,
+    RankSession,
+    RankSessions,
+    Session,
+    Sessions,
+    Store,
+    Token,
+)
 
 if TYPE_CHECKING:
     from ctr.ps.board import Affinity, BoardView, Claim, ClockGate, Job, JobBoard, JobGoneError, RankGate

@@ -43,6 +43,9 @@ class DirectSession:
         touched = np.diff(self._store.partitions.cuts(pulled.slots)) > 0
         self._last[touched] = np.maximum(self._last[touched], number)
 
+    def push_nothing(self, number: int) -> None:
+        """Do nothing: pushes change only the partitions of their slots."""
+
     def send(self, push: None) -> bool:
         return self.outcome is not Outcome.SUPERSEDED
 
@@ -60,6 +63,15 @@ class DirectSessions:
 
     def begin(self, shard: int) -> DirectSession:
         return DirectSession(self._store, self._job, shard, *self._store.take_over(self._job, shard))
+
+    def fold_log(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        """Do nothing: no push is pending."""
+
+    def await_replicas(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Do nothing: no push is pending."""

@@ -1,7 +1,8 @@
 """The contract between training and storage: `Store`, and the sessions of workers with it.
 
 A store keeps the optimizer state of slots. Code that handles a whole model uses `Store`. A worker begins a
-`Session` for each data shard that it trains, and calls its `pull`, `wait`, `push` and `send`.
+`Session` for each data shard that it trains, and calls its `pull`, `wait`, `push` and `send`. A BSP worker,
+whose updates are prepared before they are pushed, has a `RankSession` for each of its ranks.
 """
 
 from __future__ import annotations
@@ -217,6 +218,9 @@ class Session(Protocol):
         Raises as `Store.push` does for a wrong delta.
         """
 
+    def push_nothing(self, number: int) -> object:
+        """Make the push of a chunk without examples, for `send`."""
+
     def send(self, push: Any) -> bool:
         """Send the push, and those made before it, until every partition has applied them.
 
@@ -236,8 +240,65 @@ class Sessions(Protocol):
         Pushes that partitions have applied already are not added again. Raises as `Store.push` does.
         """
 
+    def fold_log(self) -> bool:
+        """Add deferred changes to the state, if there are many.
+
+        Returns whether to go on: there are more, and no push waits. Raises as `Store.push` does.
+        """
+
+    def flush(self) -> None:
+        """Send all pushes; pulls no longer include those of superseded and lost sessions.
+
+        No pull may be running. Raises as `Store.push` does.
+        """
+
+    def await_replicas(self) -> bool:
+        """Wait up to a second for replicas that lacked pushes at the last wait; True if they have them."""
+
     def close(self) -> None:
         """Stop pushing; the store stays open."""
+
+
+class RankSession(Protocol):
+    """A BSP worker's pushes for one rank. Other workers may have a session for it, too, with equal pushes."""
+
+    def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
+        """The changes of `state` by training as whole numbers, int64[u], for a push of this number."""
+
+    def push_packed(self, slots: Slots, increments: Int64, number: int) -> object:
+        """Make a push of increments, for `send`."""
+
+    def send(self, push: Any) -> bool:
+        """See `Session.send`. Raises LostPushesError if pushes were lost that are no longer kept here."""
+
+    def applied(self, least: int) -> int:
+        """The number of the last push for the rank, of any worker, that all partitions have applied.
+
+        Raises LostPushesError if that stays below `least`.
+        """
+
+
+class RankSessions(Protocol):
+    """A BSP worker's sessions with a store, which filters nothing; the data shards of pushes are ranks."""
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether any server had a replica at the beginning."""
+
+    def join(self, rank: int, applied: int) -> RankSession:
+        """The session for a rank, after the push `applied`, which all partitions have; -1 for none."""
+
+    def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
+        """The state of slots after the push `applied[i]` of each rank `i`; None if it has later ones.
+
+        While pushes are missing, wait until they are sent again; raises LostPushesError after `patience_s`.
+        """
+
+    def wait_replicated(self, timeout_s: float = 1.0) -> bool:
+        """Send all pushes, and those again that servers have lost; returns whether replicas have every push.
+
+        Waits for replicas up to `timeout_s`. Without any, it suffices that the store has all kept pushes.
+        """
 
 
 def check_slots(slots: Slots, bits: int) -> Slots:

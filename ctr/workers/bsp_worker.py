@@ -16,7 +16,7 @@ import numpy as np
 
 from ctr.features import Chunk, ExampleSource
 from ctr.learn import AdmissionCounts, Learner, Timings
-from ctr.ps import FilterCounts, JobBoard, RankGate, RedisSession, RedisSessions
+from ctr.ps import JobBoard, RankGate, RankSession, RankSessions
 from ctr.ps.partitions import Float32, no_slots
 from ctr.workers.chunk_reader import RankReaders
 from ctr.workers.description import JobDescription
@@ -49,12 +49,11 @@ class BspWorker:
     """One worker of a BSP job; `run` returns when there is nothing left to do."""
 
     def __init__(
-        self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
+        self, board: JobBoard, sessions: RankSessions, source: ExampleSource, job: JobDescription
     ) -> None:
         """`source`: the job's rows; each rank opens a source of its own like it."""
         self.examples = 0
         """Examples trained; some of their updates may have been too late to count."""
-        self._counts = FilterCounts()
         self._admissions = AdmissionCounts()
         self._timings = Timings()
         self._board = board
@@ -66,7 +65,7 @@ class BspWorker:
         self._prepared: dict[int, _Prepared] = {}
         """By rank."""
         self._sessions = sessions
-        self._by_rank: dict[int, RedisSession] = {}
+        self._by_rank: dict[int, RankSession] = {}
         self._awaited: object = None
         """The state of what it waits for, when it last polled."""
         self._replicas_wait_s = _REPLICAS_WAIT_S
@@ -93,7 +92,7 @@ class BspWorker:
             if not gate.live:
                 return False
             for rank in set(ranks) - joined:  # pushes of its former worker may have been lost since
-                self._join(rank, gate.pushed[rank])
+                self._by_rank[rank] = self._sessions.join(rank, gate.pushed[rank])
             joined = set(ranks)
             if stopping() or gate.state != "running" or self._all_have(gate.pushed, max(self._rounds)):
                 self._sessions.wait_replicated()
@@ -135,23 +134,10 @@ class BspWorker:
 
     def report(self) -> WorkerReport:
         """The work so far, without metrics, which belong to the updates."""
-        report = WorkerReport(
-            examples=self.examples,
-            timings=self._timings,
-            counts=self._counts,
-            admissions=self._admissions,
-        )
+        report = WorkerReport(examples=self.examples, timings=self._timings, admissions=self._admissions)
         for source in self._readers.sources:
             report.bad_rows.merge(source.bad_rows)
         return report
-
-    def _join(self, rank: int, applied: int) -> None:
-        """Continue with a rank whose rounds up to this one are in the store."""
-        session = self._by_rank.get(rank)
-        if session is None:
-            self._by_rank[rank] = self._sessions.join(rank, applied)
-        else:
-            session.resume(applied)
 
     def _steps(self, ranks: list[int], gate: RankGate) -> list[Callable[[], None]]:
         """What can be done now for each rank: train and prepare its round, or push it."""
@@ -244,10 +230,7 @@ class BspWorker:
             later_passes = learner.later_passes.to_bytes()
         self.examples += len(chunk)
         self._timings.train += perf_counter() - started
-        self._counts.wanted += chunk.slots.size
-        self._counts.pulled += chunk.slots.size
         changed = increments != 0
-        self._counts.pushed += int(changed.sum())
         return PreparedUpdate(chunk.slots[changed], increments[changed], (progressive, later_passes))
 
     def _learner(self, rank: int, round_: int) -> tuple[Learner, tuple[bytes, bytes]]:

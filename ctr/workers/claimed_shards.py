@@ -12,7 +12,7 @@ from threading import Lock
 from ctr.features import Chunk, DatasetSource, ExampleSource
 from ctr.features.threads import Prefetch
 from ctr.learn import Sampling, Timings
-from ctr.ps import Affinity, ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
+from ctr.ps import Affinity, ClockGate, JobBoard, Outcome, Session, Sessions
 from ctr.workers.chunk_reader import read_chunks
 from ctr.workers.data_plan import DataPlan
 
@@ -25,7 +25,7 @@ class ClaimedShard:
     Flags never go back to False.
     """
 
-    def __init__(self, session: RedisSession, chunks: int, first: int) -> None:
+    def __init__(self, session: Session, chunks: int, first: int) -> None:
         """`first`: the chunk that training starts with."""
         self.session = session
         self.number = session.shard
@@ -149,7 +149,7 @@ class ClaimedShards:
     """
 
     def __init__(
-        self, worker: str, board: JobBoard, sessions: RedisSessions, reader: ShardReader, plan: DataPlan
+        self, worker: str, board: JobBoard, sessions: Sessions, reader: ShardReader, plan: DataPlan
     ) -> None:
         self.by_number: dict[int, ClaimedShard] = {}
         """The data shards without an outcome."""
@@ -244,10 +244,8 @@ class ClaimedShards:
             if shard.is_read and not shard.is_ended and not shard.is_withdrawn:
                 shard.is_ended = True  # all remaining rows are bad
                 session = shard.session
-                if (
-                    session.send(session.push_nothing(shard.chunks - 1))
-                    and session.close() is Outcome.ARRIVED
-                ):
+                session.send(session.push_nothing(shard.chunks - 1))
+                if session.close() is Outcome.ARRIVED:
                     self._finish(shard)
         self._sessions.flush()
         self.clock = self.pushed_clock  # pushes of withdrawn data shards do not count

@@ -50,16 +50,13 @@ class WorkerReport:
     bad_rows: BadRows = field(default_factory=BadRows)
 
     @classmethod
-    def of_learner(
-        cls, learner: Learner, examples: int, timings: Timings, counts: FilterCounts, bad_rows: BadRows
-    ) -> WorkerReport:
+    def of_learner(cls, learner: Learner, examples: int, timings: Timings, bad_rows: BadRows) -> WorkerReport:
         """The report of a worker with one learner."""
         return cls(
             progressive=learner.progressive,
             later_passes=learner.later_passes,
             examples=examples,
             timings=timings,
-            counts=counts,
             admissions=learner.admissions,
             bad_rows=bad_rows,
         )

@@ -15,7 +15,7 @@ from time import perf_counter
 from ctr.features import ExampleSource
 from ctr.features.threads import Background
 from ctr.learn import Timings
-from ctr.ps import ClockGate, JobBoard, Outcome, PackedPush, Pulled, RedisSessions
+from ctr.ps import ClockGate, JobBoard, Outcome, Pulled, Sessions
 from ctr.workers.claimed_shards import ClaimedShards, NextChunk, NoChunk, ShardReader
 from ctr.workers.description import JobDescription
 from ctr.workers.report import WorkerReport
@@ -42,12 +42,12 @@ class SspWorker:
 
     While a chunk trains, the thread `puller` claims and pulls the next one, `sender` sends the push of the
     previous one and announces its arrival, and the reader's thread reads and de-duplicates the one after.
-    They share `ClaimedShards` and `RedisSessions`, each with a lock. The next data shard is claimed with the
+    They share `ClaimedShards` and `Sessions`, each with a lock. The next data shard is claimed with the
     last chunk of the current one, so training continues without a pause.
     """
 
     def __init__(
-        self, board: JobBoard, sessions: RedisSessions, source: ExampleSource, job: JobDescription
+        self, board: JobBoard, sessions: Sessions, source: ExampleSource, job: JobDescription
     ) -> None:
         self.learner = job.learner()
         self.learners = [self.learner]
@@ -98,8 +98,7 @@ class SspWorker:
                 if gate.state in ("running", "finished"):
                     self._await_replicas()
                 return True
-            if not self._sessions.replicated:
-                self._sessions.wait_replicated()
+            self._sessions.await_replicas()
             self._timings.wait += polling.pause()
             claimable = gate.working < self._plan.shards - gate.finished  # as when a worker has died
         return True
@@ -107,9 +106,8 @@ class SspWorker:
     def _await_replicas(self) -> None:
         """Wait a while until replicas have the pushes, as no other worker could send them again."""
         deadline, polling = perf_counter() + _REPLICAS_WAIT_S, Polling(shortest_s=_IDLE_S)
-        while not self._sessions.replicated and perf_counter() < deadline:
+        while not self._sessions.await_replicas() and perf_counter() < deadline:
             self._timings.wait += polling.pause()
-            self._sessions.wait_replicated()
 
     @property
     def progress(self) -> object:
@@ -118,9 +116,7 @@ class SspWorker:
 
     def report(self) -> WorkerReport:
         """The work so far."""
-        return WorkerReport.of_learner(
-            self.learner, self.examples, self._timings, self._sessions.counts, self._source.bad_rows
-        )
+        return WorkerReport.of_learner(self.learner, self.examples, self._timings, self._source.bad_rows)
 
     def _train_all(self, shards: ClaimedShards, puller: Background, sender: Background) -> bool:
         """Train all data shards that can be claimed, pulling each chunk while the previous one trains.
@@ -184,7 +180,7 @@ class SspWorker:
         sender: Background,
         shards: ClaimedShards,
         trained: _Ready,
-        push: PackedPush,
+        push: object,
         report: Callable[[], object],
     ) -> None:
         """Send a chunk's push and announce its arrival, then call `report`."""

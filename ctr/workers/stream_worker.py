@@ -15,7 +15,7 @@ from ctr.features.threads import Threads
 from ctr.learn import Timings
 from ctr.model import chunk_margins, probabilities_of
 from ctr.optimizers import Float32, Optimizer
-from ctr.ps import ClockGate, JobBoard, Outcome, RedisSession, RedisSessions
+from ctr.ps import ClockGate, JobBoard, Outcome, Session, Sessions
 from ctr.stream import LANES, StreamExamples, StreamSource
 from ctr.workers.description import JobDescription
 from ctr.workers.report import WorkerReport
@@ -33,7 +33,7 @@ def _polling() -> Polling:
 class _Lane:
     """A lane that this worker has claimed."""
 
-    session: RedisSession
+    session: Session
     next: int
     """The number of the next chunk to train."""
 
@@ -49,7 +49,7 @@ class StreamWorker:
     """
 
     def __init__(
-        self, board: JobBoard, sessions: RedisSessions, source: StreamSource, job: JobDescription
+        self, board: JobBoard, sessions: Sessions, source: StreamSource, job: JobDescription
     ) -> None:
         self.learner = job.learner()
         self.learners = [self.learner]
@@ -91,8 +91,7 @@ class StreamWorker:
                     self._train_all(chunks, gate.working)
                     polling = _polling()
                 else:
-                    if not self._sessions.replicated:
-                        self._sessions.wait_replicated()
+                    self._sessions.await_replicas()
                     self._timings.wait += polling.pause()
                     reading = reader.submit(self._source.read, positions)
                 if self.examples != reported and reports.is_due(_REPORT_EVERY_S):
@@ -104,9 +103,7 @@ class StreamWorker:
 
     def report(self) -> WorkerReport:
         """The work so far."""
-        return WorkerReport.of_learner(
-            self.learner, self.examples, self._timings, self._sessions.counts, self._source.bad_rows
-        )
+        return WorkerReport.of_learner(self.learner, self.examples, self._timings, self._source.bad_rows)
 
     def _share_lanes(self, gate: ClockGate) -> None:
         """Claim or release lanes until this worker has its share."""

@@ -183,6 +183,7 @@ class _Member:
         return replace(
             report,
             timings=replace(report.timings, push=report.timings.push + self._sessions.send_s),
+            counts=self._sessions.counts,
             sent_again=self._sessions.resent,
             bytes_sent=store.traffic.sent,
             bytes_received=store.traffic.received,

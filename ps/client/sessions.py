@@ -24,7 +24,7 @@ _RESEND_POLL_S = 0.02
 
 
 class RedisSession:
-    """See `Session`.
+    """See `Session` and `RankSession`.
 
     Each partition stores the session's watermark: the last of its pushes that it applied. It refuses a push
     if it lacks the previous one, so no partition has a gap. If a partition goes back, as when a replica takes
@@ -61,17 +61,17 @@ class RedisSession:
         return push
 
     def increments(self, slots: Slots, state: Float32, delta: Float32, number: int) -> Int64:
-        """The increments of packed accumulators, int64[u], by a push of this number, for `push_packed`."""
-        return self._sessions.store.increments(slots, delta, self._token(number), state)
+        increments = self._sessions.store.increments(slots, delta, self._token(number), state)
+        self._sessions.counts.pushed += int(np.count_nonzero(increments))
+        return increments
 
     def push_packed(self, slots: Slots, increments: Int64, number: int) -> PackedPush:
-        """Make a push of packed increments, int64[u]."""
         push = PackedPush(slots, increments, self._token(number))
         self._sessions.make(self, push)
         return push
 
     def push_nothing(self, number: int) -> PackedPush:
-        """Make a push that adds nothing and only raises watermarks."""
+        """See `Session.push_nothing`; it raises watermarks."""
         return self.push_packed(no_slots(self._sessions.store.bits), np.empty(0, np.int64), number)
 
     def send(self, push: PackedPush) -> bool:
@@ -82,15 +82,11 @@ class RedisSession:
         return self._sessions.end(self)
 
     def resume(self, applied: int) -> None:
-        """Continue a joined session after the push `applied`, which all partitions have."""
+        """Continue after the push `applied`, see `RankSessions.join`."""
         self._last = np.maximum(self._last, applied)
         self.acknowledge(applied)
 
     def applied(self, least: int) -> int:
-        """The number of the last push of its data shard, of any attempt, that all partitions have applied.
-
-        Raises LostPushesError if that stays below `least`.
-        """
         sessions, patience = self._sessions, self._sessions.resend_patience()
         while (number := int(sessions.store.applied(sessions.job, self.shard).min())) < least:
             patience.pause(sessions.lost_pushes)
@@ -125,7 +121,7 @@ class RedisSession:
 
 
 class RedisSessions:
-    """See `Sessions`.
+    """See `Sessions` and `RankSessions`.
 
     Sent pushes are kept, up to `keep_bytes`, until `wait_replicated` has seen them replicated; without
     replicas, only the last few are kept. If a replica takes over that never received them, or a server comes
@@ -156,14 +152,12 @@ class RedisSessions:
         """Seconds spent sending."""
         self.resent = 0
         """How many shares of pushes, of one partition each, were lost by a failover and sent again."""
-        self.replicated = True
-        """True if replicas acknowledged every push at the last wait."""
         self.store = store
         self.job = job
         self._send_packed = push or store.push_packed
         self._resend_s = resend_s
         self.has_replicas = store.replicas.exist()
-        """Whether any node had a replica at the beginning."""
+        self._replicated = True  # at the last wait
         self._kept = KeptPushes(store.layout, keep_bytes if self.has_replicas else 0)
         self.view = WorkerView(store, job, filters, staleness, filter_updates, self._kept)
         """The worker's view of the state."""
@@ -181,18 +175,15 @@ class RedisSessions:
     def begin(self, shard: int) -> RedisSession:
         return self._open(RedisSession(self, shard, *self.store.take_over(self.job, shard)))
 
-    def join(self, shard: int, applied: int) -> RedisSession:
-        """Begin a session that is no attempt: several workers may have one, with equal pushes.
-
-        All partitions have applied the pushes up to `applied`; -1 for none.
-        """
-        return self._open(RedisSession(self, shard, 0, np.full(self.store.partitions.count, applied)))
+    def join(self, rank: int, applied: int) -> RedisSession:
+        with self._lock:
+            session = self._latest.get(rank)
+        if session is None:
+            return self._open(RedisSession(self, rank, 0, np.full(self.store.partitions.count, applied)))
+        session.resume(applied)
+        return session
 
     def pull_after(self, slots: Slots, applied: Sequence[int], patience_s: float) -> Float32 | None:
-        """The state of slots after the push `applied[i]` of each data shard `i`; None if it has later ones.
-
-        While pushes are missing, wait until they are sent again; raises LostPushesError after `patience_s`.
-        """
         expected = np.array(applied)[:, None]
         deadline = monotonic() + patience_s
         while True:
@@ -201,6 +192,8 @@ class RedisSessions:
             if (marks > expected).any():
                 return None
             if not ((marks >= -1) & (marks < expected)).any():  # -2: a partition without slots
+                self.counts.wanted += slots.size
+                self.counts.pulled += slots.size
                 return self.store.unpacked(pulled.packed)
             if monotonic() > deadline:
                 raise self.lost_pushes()
@@ -226,15 +219,10 @@ class RedisSessions:
             self._log_slots()
 
     def fold_log(self) -> bool:
-        """Fold a log that pushes have made long, once these are announced.
-
-        Returns whether to go on: there are more, and no push waits.
-        """
         with self._sending:
             return self.store.fold_log() and not self._kept.unsent()
 
     def flush(self) -> None:
-        """Send all pushes. No pull may be running: the cache is emptied if a session was dropped."""
         with self._sending:
             self._flush()
         self.view.forget_lost()
@@ -250,16 +238,15 @@ class RedisSessions:
                 return session.outcome
 
     def wait_replicated(self, timeout_s: float = 1.0) -> bool:
-        """Flush, and wait up to `timeout_s` until replicas have every push; returns whether they do.
-
-        Without replicas, it suffices that the store has all kept pushes. Replicated pushes are not kept any
-        longer.
-        """
+        """See `RankSessions.wait_replicated`. Replicated pushes are not kept any longer."""
         with self._sending:
             self._flush()
-            replicated = self._wait_replicated(timeout_s)
+            self._wait_replicated(timeout_s)
             self._log_slots()
-            return replicated
+            return self._replicated
+
+    def await_replicas(self) -> bool:
+        return self._replicated or self.wait_replicated()
 
     def close(self) -> None:
         self._closed = True
@@ -336,7 +323,7 @@ class RedisSessions:
         behind[self._send_packed(push, partitions)] = True
         return behind
 
-    def _wait_replicated(self, timeout_s: float) -> bool:
+    def _wait_replicated(self, timeout_s: float) -> None:
         while True:
             folds = self._kept.folds()  # before waiting: later folds may not be replicated
             replicated = self.store.replicas.have_everything(timeout_s)
@@ -346,8 +333,7 @@ class RedisSessions:
                 break
         if replicated:
             self._kept.forget_replicated(folds)
-        self.replicated = replicated
-        return replicated
+        self._replicated = replicated
 
     def _resend_missing(self) -> bool:
         """Send pushes of all sessions again that partitions acknowledged and lost; returns if any were.

@@ -266,6 +266,41 @@ class RequestContract:
         assert [session.close() for session in sessions] == [Outcome.SUPERSEDED, Outcome.ARRIVED]
         assert [session.outcome for session in sessions] == [Outcome.SUPERSEDED, Outcome.ARRIVED]
 
+    def test_a_push_of_nothing_adds_nothing(
+        self, store_factory: StoreFactory, open_sessions: OpenSessions
+    ) -> None:
+        store = store_factory(8)
+        slots, session = slots_of(8, [3]), open_sessions(store, "job").begin(0)
+        for number in range(4):
+            pulled = session.pull(slots, number, number)
+            session.wait(pulled)
+            push = session.push(pulled, ones(slots), number) if number % 2 else session.push_nothing(number)
+            assert session.send(push)
+        assert scanned(store) == {3: (2, 2)}
+        assert session.send(session.push_nothing(4))
+        assert session.close() is Outcome.ARRIVED
+
+    def test_after_a_flush_every_push_is_there_but_those_of_superseded_sessions(
+        self, store_factory: StoreFactory, open_sessions: OpenSessions
+    ) -> None:
+        store, slots = store_factory(8), slots_of(8, [3, 200])
+        sessions = open_sessions(store, "job")
+        for shard in range(3):
+            session = sessions.begin(shard)
+            if shard == 1:
+                open_sessions(store, "job").begin(shard)
+            for number in range(2):
+                pulled = session.pull(slots, number, number)
+                session.wait(pulled)
+                session.push(pulled, ones(slots), number)
+        sessions.flush()
+        assert store.pull(slots).tolist() == [[4, 4], [4, 4]]
+        assert np.array_equal(session.wait(session.pull(slots, 2, 2)), store.pull(slots))
+        assert sessions.await_replicas()
+        assert not sessions.fold_log()
+        sessions.close()
+        assert store.pull(slots).tolist() == [[4, 4], [4, 4]]
+
     # Scanning
 
     def test_scan_gives_what_is_not_zero_in_order(self, store_factory: StoreFactory, scan_bits: int) -> None:

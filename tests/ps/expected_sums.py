@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ctr.ps import Filters, PackedPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots
+from ctr.ps import Filters, PackedPush, Pulled, RedisSession, RedisSessions, RedisStore, Slots, Token
 from ctr.ps.client import PUSH, SMALL, ZERO
 from ctr.ps.partitions import slot_dtype
 from tests.ps.redis.stores import fold_all
@@ -89,7 +89,9 @@ class ExpectedSums:
             assert np.array_equal(pulled.receipt.packed, self.sums[pulled.slots])
         delta = worked(state, 1000 * session.shard + number)
         with self._lock:
-            self.sums[pulled.slots] += session.increments(pulled.slots, state, delta, number)
+            self.sums[pulled.slots] += store.increments(
+                pulled.slots, delta, Token("job", session.shard, number, session.attempt), state
+            )
         return session.push(pulled, delta, number)
 
     def require(self, store: RedisStore) -> None:

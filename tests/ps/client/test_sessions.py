@@ -93,6 +93,12 @@ class TestSending:
         assert (store.applied("job", 0) == 3).all()
         assert one.session.close() is one.session.outcome is Outcome.ARRIVED
 
+    def test_a_push_of_nothing_is_superseded_too(self, store: RedisStore) -> None:
+        session = RedisSessions(store, "job").begin(0)
+        RedisSessions(store, "job").begin(0)
+        assert not session.send(session.push_nothing(0))
+        assert session.close() is Outcome.SUPERSEDED
+
     def test_a_closed_one_refuses(self, store: RedisStore) -> None:
         one = OneSession(store)
         made = one.make(slots_of(1), 0)
@@ -112,6 +118,27 @@ class TestSending:
             one.push(slots, 2)
         assert skipped.number == 1
         assert store.pull_packed(slots).packed.tolist() == [1]
+
+
+class TestRanks:
+    def test_one_that_is_joined_again_keeps_its_session(self, store: RedisStore) -> None:
+        """Other workers may have pushed for it meanwhile."""
+        one = OneSession(store)
+        one.push(slots_of(1), 0)
+        assert one.worker.join(0, 3) is one.session
+        assert (one.make(slots_of(1), 4).previous == 3).all()
+
+    def test_slots_that_are_pulled_or_changed_are_counted(self, store: RedisStore) -> None:
+        one, slots = OneSession(store), slots_of(1, 500)
+        state = one.worker.pull_after(slots, [-1], 0.0)
+        assert state is not None
+        delta = np.array([[1, 1], [0, 0]], np.float32)
+        increments = one.session.increments(slots, state, delta, 0)
+        assert one.session.send(one.session.push_packed(slots, increments, 0))
+        assert one.worker.pull_after(slots, [-1], 0.0) is None, "it has a later push"
+        assert one.worker.pull_after(slots, [0], 0.0).tolist() == delta.tolist()
+        counts = one.worker.counts
+        assert (counts.wanted, counts.pulled, counts.pushed) == (4, 4, 1)
 
 
 class TestOutcome:
