@@ -14,14 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctr.errors import StoreError
+from ctr.errors import StoreError, named
 from ctr.ps.kernels import ascending, finite
 from ctr.ps.partitions import Float32, Int64, Partitions, Slots, slot_dtype
 
 LOST = (
     "a server has lost pushes that it had acknowledged, and they are not kept here any more: a replica that "
-    "took over was too far behind, or a server came back with an old snapshot. Go on from the last "
-    "checkpoint with --resume, or start again."
+    "took over was too far behind, or a server came back with an old snapshot."
 )
 """The reason why a job cannot continue."""
 
@@ -69,7 +68,8 @@ class LostPushesError(StoreError):
     """The store lacks pushes that nobody can send again."""
 
     def __init__(self, url: object) -> None:
-        super().__init__(f"{url}: {LOST}")
+        remedy = f"Go on from the last checkpoint with {named('resume')}, or start again."
+        super().__init__(f"{url}: {LOST} {remedy}")
 
 
 class Store(Protocol):

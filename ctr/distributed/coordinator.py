@@ -223,7 +223,7 @@ class Coordinator:
             watch.see(view)
             self._expire_dead(view)
             if view.state == "failed":
-                raise read_failure(view.message, self.board.reports())
+                raise read_failure(self._store.url, view.message, self.board.reports())
             if self._pause.is_over(view):
                 seconds = watch.seconds()
                 self._end(self.board.finish)

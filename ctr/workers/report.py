@@ -18,7 +18,7 @@ from ctr.errors import CtrError, DataError, ModelError, SpecError, StoreError
 from ctr.features import BadRows, Slots, slot_dtype
 from ctr.learn import AdmissionCounts, Learner, Timings
 from ctr.metrics import Metrics
-from ctr.ps import BoardView, FilterCounts, JobBoard, Saturations
+from ctr.ps import BoardView, FilterCounts, JobBoard, LostPushesError, RedisUrl, Saturations
 
 EARLIER = "earlier"
 """The name of the report on the work before the job was resumed."""
@@ -205,10 +205,12 @@ def read_stalls(board: JobBoard, hosts: Collection[str]) -> list[str]:
     return [f"{name.removeprefix('stalled:')}: {text.decode()}" for name, text in sorted(stalls.items())]
 
 
-def read_failure(message: str, reports: Mapping[str, bytes]) -> CtrError:
-    """The error that ended a job with this message, in its original class."""
+def read_failure(url: RedisUrl, message: str, reports: Mapping[str, bytes]) -> CtrError:
+    """The error that ended a job with this message, in its original class; `url`: of the job's store."""
     for name, blob in reports.items():
         if name.startswith("failure:") and (failure := orjson.loads(blob))["message"] == message:
+            if failure["kind"] == LostPushesError.__name__:
+                return LostPushesError(url)  # names settings as this process does
             return _KINDS.get(failure["kind"], StoreError)(message)
     return StoreError(message)
 

@@ -58,7 +58,7 @@ from tests.ps.redis_servers import StartRedis, flush, needs_redis, timing_sensit
 
 pytestmark = [needs_redis, timing_sensitive]
 
-LOST = "lost pushes .* --resume"
+LOST = "lost pushes .* with resume, or start again"
 SOME, MORE = 5, 25
 """Chunks of each worker, or rounds, that a job waits after: for the snapshot, and for the loss."""
 PASSES = 8
@@ -106,7 +106,7 @@ def require_right_or_stopped(running: RunningJob) -> None:
     try:
         result = running.result()
     except StoreError as error:
-        if "lost pushes" not in str(error) or "--resume" not in str(error):
+        if "lost pushes" not in str(error) or "with resume" not in str(error):
             raise
         return
     assert same_sums(result.state, in_memory(running.job)[0])
