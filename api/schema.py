@@ -239,7 +239,8 @@ class Ready(BaseModel):
     model: str = Field(description="Id of the model that predicts.")
     age_s: float | None = Field(
         default=None,
-        description="Live weights: for this many seconds, pushes may not have arrived, or nobody trained.",
+        description="Live weights: for this many seconds, pushes may not have arrived, or nobody trained. "
+        "A version that is served until there is a job: since it was created.",
     )
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ctr.api.answers import Answers, details_of
 from ctr.api.background import background
 from ctr.api.feedback import FeedbackLog
-from ctr.api.operations import Drift, ServingMetrics
+from ctr.api.operations import Drift, ServingMetrics, stand_in_of
 from ctr.api.requests import (
     ARROW,
     ByteLimit,
@@ -110,7 +110,7 @@ class Service:
         # More threads would be no faster, and need more memory.
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="predict")
         self._windows = windows
-        self._live = model.linear.live
+        self._live = model.linear.live or stand_in_of(model)
         self._max_age_s = max_age_s
         # Small requests need next to nothing while they wait.
         self._waiting = ThreadPoolExecutor(WAITING_REQUESTS, thread_name_prefix="windows")
@@ -180,7 +180,7 @@ class Service:
 
     @property
     def age_s(self) -> float | None:
-        """The age of live weights; None for a model that does not change."""
+        """The age of live weights, or of what is served instead; None for a model that does not change."""
         return None if self._live is None else round(self._live.age_s, 3)
 
     def check_age(self) -> None:

@@ -13,4 +13,5 @@ from ctr.api.operations.sources import (
     RegistrySource,
     StoreSource,
 )
+from ctr.api.operations.stand_in import stand_in_of
 from ctr.api.operations.versions import Versions

@@ -28,6 +28,7 @@ from ctr.api.operations.version_metrics import VersionMetrics
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from ctr.api.operations.stand_in import StandIn
     from ctr.lookup import LiveWeights
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -89,7 +90,7 @@ class ServingMetrics:
             "Live weights: seconds from a push's arrival at the store, by its clock, until it is served.",
             buckets=_FRESHNESS_S,
         )
-        self._live: LiveWeights | None = None
+        self._live: LiveWeights | StandIn | None = None
         self._counted_changes = 0
         self._changed = counter("ctr_weights_changed", "Live weights: changes of slots.")
         self.fields, self.shadow = FieldMetrics(registry), ShadowMetrics(registry)
@@ -114,13 +115,13 @@ class ServingMetrics:
 
         return count
 
-    def follow(self, live: LiveWeights) -> None:
+    def follow(self, live: LiveWeights | StandIn) -> None:
         """Report the age of these weights, and how much changes in them."""
         self._live, self._counted_changes = live, 0
         live.on_served = self._push_to_served.observe
         self.note_age()
 
-    def unfollow(self, live: LiveWeights) -> None:
+    def unfollow(self, live: LiveWeights | StandIn) -> None:
         """Stop that, unless other weights have taken their place."""
         if self._live is live:
             self._live = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from ctr.api.operations.stand_in import standing_in
 from ctr.errors import ModelError, StoreError
 from ctr.features import is_uri
 from ctr.features.folder import MANIFEST
@@ -22,6 +24,8 @@ from ctr.registry import Registry
 
 if TYPE_CHECKING:
     from ctr.lookup import LiveWeights
+
+logger = logging.getLogger(__name__)
 
 CANARY = "canary"
 """The label of the version that answers a share of the requests."""
@@ -134,7 +138,7 @@ class StoreSource(ModelSource):
         self._url, self._published = parse_redis_url(url), published
         self._job_file = None if shared is None else shared / "live.json"
         """Has the job whose weights the processes share."""
-        self._has_been_live = False
+        self._has_been_live = self._has_stood_in = False
         self._weights: LiveWeights | None = None
         """Those that were loaded last."""
         self.name = replace(self._url, files=()).public
@@ -143,16 +147,19 @@ class StoreSource(ModelSource):
     def versions(self) -> Mapping[str, Sequence[str]]:
         try:
             return {self.main: [self._job().version]}
-        except StoreError:
+        except StoreError as error:
             if self._published is None or self._has_been_live:
                 raise
             shared = self._shared_job()
+            if shared is None and not self._has_stood_in:
+                self._has_stood_in = True
+                logger.warning("%s Until then, a version of %s is served", error, self._published.name)
             live = [] if shared is None else [shared.version]
             return {self.main: [*live, *self._published.versions()[self._published.main]]}
 
     def load(self, version: str) -> Model:
         if self._published is not None and not version.startswith(_LIVE):
-            return self._published.load(version)
+            return standing_in(self._published.load(version), self.name)
         from ctr.lookup import LiveWeights
         from ctr.workers import JobDescription
 

@@ -125,9 +125,13 @@ def test_weights_age_when_the_command_that_trains_them_is_killed(streaming: Stre
             command.popen.kill()
             eventually(lambda: client.get("/readyz").status_code == 503)
             assert "nobody trains them" in client.get("/readyz").json()["detail"]
-            age = re.search(r"\nctr_weights_age_seconds\S* (\S+)", client.get("/metrics").text)
-            assert age is not None
-            assert float(age[1]) > 2
+            assert age_in_metrics(client) > 2
+
+
+def age_in_metrics(client: httpx.Client) -> float:
+    age = re.search(r"\nctr_weights_age_seconds\S* (\S+)", client.get("/metrics").text)
+    assert age is not None
+    return float(age[1])
 
 
 def changes(client: httpx.Client) -> float:
@@ -198,10 +202,14 @@ def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) 
         streaming.stop(command)
     published = load_model(streaming.model)
     words = ("--model", streaming.model, "--max-age", "2s")
-    away = serving("--store", "redis://127.0.0.1:1/0?model=away", *words)
-    with away as url, httpx.Client(base_url=url, verify=False) as client:
+    away = server("--store", "redis://127.0.0.1:1/0?model=away", *words)
+    with away as (process, url), httpx.Client(base_url=url, verify=False) as client:
         assert predict(client) == (list(published.predict(ROWS)), published.id)
-        assert client.get("/readyz").status_code == 200
+        eventually(lambda: client.get("/readyz").status_code == 503)
+        assert "a published version is served" in client.get("/readyz").json()["detail"]
+        assert age_in_metrics(client) > 2
+        assert predict(client)[1] == published.id
+        assert process.said.count("Until then, a version of") == 1
     with (
         serving("--store", streaming.store_url, *words) as url,
         httpx.Client(base_url=url, verify=False) as client,
@@ -209,6 +217,7 @@ def test_what_is_published_is_served_until_there_is_a_job(streaming: Streaming) 
         assert predict(client)[1] == published.id
         with streaming.training("--warm-start", streaming.model, additive=False) as again:
             eventually(lambda: predict(client)[1].startswith("live-"))
+            eventually(lambda: client.get("/readyz").status_code == 200)
             streaming.append(5)
             streaming.trained()
             expected = predicted_by_store(streaming.store_url)
