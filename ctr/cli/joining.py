@@ -63,6 +63,7 @@ def join(job: JoinJob, report: Report) -> None:
 
 def _join_stream(job: JoinJob, report: Report) -> None:
     from ctr.interrupts import stop_requests
+    from ctr.ps import parse_redis_url
     from ctr.stream import join_stream
 
     def on_gap(gap: Gap) -> None:
@@ -71,6 +72,9 @@ def _join_stream(job: JoinJob, report: Report) -> None:
             for time_ms in (gap.start_ms, gap.end_ms)
         )
         typer.echo(f"warning: {gap.kind} from {start} to {end} may have been trimmed unread", err=True)
+
+    def on_empty() -> None:
+        typer.echo(f"waiting for the first events of {parse_redis_url(job.log).public}", err=True)
 
     printed = set[str]()
 
@@ -86,6 +90,7 @@ def _join_stream(job: JoinJob, report: Report) -> None:
             stop=stop,
             on_progress=on_progress,
             on_gap=on_gap,
+            on_empty=on_empty,
         )
     report([_progress(joined), *_dropped(joined.dropped), *_bad(joined.bad)], _summary(joined))
 

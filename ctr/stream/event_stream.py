@@ -81,6 +81,8 @@ class Arrivals:
     kept_s: float | None
     """How long entries are kept; None before the first is written."""
     gaps: list[Gap]
+    exists: bool
+    """Whether any event was ever written."""
 
     @property
     def is_behind(self) -> bool:
@@ -147,7 +149,9 @@ class EventReader:
             self._complete_ms[kind] = self._clock_ms if is_all else self._positions[kind][0] - 1
         complete_ms = min(self._complete_ms.values())
         ready = (_pop_until(self._ahead[kind], complete_ms) for kind in KINDS)
-        return Arrivals(list(merge(*ready)), complete_ms, now_ms, None if kept is None else float(kept), gaps)
+        kept_s = None if kept is None else float(kept)
+        exists = kept is not None or any(position != START for position in self._positions.values())
+        return Arrivals(list(merge(*ready)), complete_ms, now_ms, kept_s, gaps, exists)
 
     def close(self) -> None:
         self._connection.close()

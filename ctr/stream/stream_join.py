@@ -127,15 +127,17 @@ def join_stream(
     on_progress: Callable[[StreamJoinResult], None] = lambda _: None,
     progress_s: float = 10.0,
     on_gap: Callable[[Gap], None] = lambda _: None,
+    on_empty: Callable[[], None] = lambda: None,
 ) -> StreamJoinResult:
     """Append the events of the stream `events` to the stream of examples `out`, as `{label: 0 or 1, **row}`.
 
     Both are URLs: `redis://host:port/0?stream=NAME`. Runs until `stop` is set if `follow`, else until the
     present events are joined. `until_ms`: the time to join at (milliseconds since 1970); None: now. `on_gap`
-    is called when events may have been trimmed unread.
+    is called when events may have been trimmed unread; `on_empty` if no event was ever written, and `follow`.
 
-    Raises DataError if events are not kept for the whole window, and for an `out` of other settings;
-    StoreError if Redis cannot be reached, or another process appends to `out`.
+    Raises DataError for such a stream without `follow` and `until_ms`, if events are not kept for the whole
+    window, and for an `out` of other settings; StoreError if Redis cannot be reached, or another process
+    appends to `out`.
     """
     reported = monotonic()
 
@@ -145,12 +147,21 @@ def join_stream(
             reported = monotonic()
             on_progress(joiner.joined)
 
+    is_empty = False
     joiner = _Joiner(parse_redis_url(events), parse_redis_url(out), settings, stop or Event(), report)
     try:
         while not joiner.stop.is_set():
             arrivals = joiner.read(until_ms)
             for gap in arrivals.gaps:
                 on_gap(gap)
+            if not arrivals.exists and not follow and until_ms is None:
+                raise DataError(
+                    f"{parse_redis_url(events).public}: nothing was ever written to this stream; correct "
+                    "?stream=NAME, or start `ctr serve --feedback-log` with this URL."
+                )
+            if not arrivals.exists and follow and not is_empty:
+                is_empty = True
+                on_empty()
             report()
             if not follow and until_ms is None:
                 until_ms = arrivals.now_ms - 1

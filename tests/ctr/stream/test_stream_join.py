@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from threading import Event
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any, Literal
 
 import pytest
@@ -189,6 +189,33 @@ def test_a_joiner_that_follows_names_what_it_leaves_out_when_that_changes(stream
     assert progress_lines(joined, printed) == [totals]
     joined.bad["clock"] += 1
     assert [line[:6] for line in progress_lines(joined, printed)] == ["joined", "2 rows"]
+
+
+def test_a_stream_that_was_never_written_is_refused(streams: Streams, cli: Cli) -> None:
+    ended = cli("join", streams.events, "--out", streams.out)
+    assert ended.code == 1
+    assert "nothing was ever written to this stream; correct ?stream=NAME" in ended.err
+
+
+def test_a_joiner_that_follows_says_that_it_waits_for_the_first_events(streams: Streams) -> None:
+    stop, waited = Event(), 0
+
+    def on_empty() -> None:
+        nonlocal waited
+        waited += 1
+        streams.add(IMPRESSIONS, time(), served(time()))
+
+    settings = replace(SETTINGS, late="importance", chunk_s=0.1)
+    seen: list[int] = []
+
+    def on_progress(joined: StreamJoinResult) -> None:
+        seen.append(joined.rows)
+        if joined.chunks:
+            stop.set()
+
+    options = {"stop": stop, "on_progress": on_progress, "progress_s": 0.05, "on_empty": on_empty}
+    joined = join_stream(streams.events, streams.out, settings, follow=True, **options)
+    assert (waited, joined.rows) == (1, 1)
 
 
 def test_the_summary_for_programs_has_all_counts(streams: Streams, tmp_path: Path, cli: Cli) -> None:
