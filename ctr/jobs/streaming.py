@@ -14,7 +14,7 @@ import orjson
 
 from ctr.checkpoint import read_position
 from ctr.distributed import JobPosition, train_distributed
-from ctr.errors import CtrError, ModelError
+from ctr.errors import CtrError, ModelError, StoreError
 from ctr.features import Batch
 from ctr.interrupts import stop_requests
 from ctr.jobs.training.distributed import store_settings
@@ -124,6 +124,7 @@ def run_stream_job(job: TrainJob, print_line: Print) -> StreamOutcome:
         require_places(job)
         assert job.stream is not None
         stream = opened.enter_context(closing(ExampleStream(job.stream)))
+        opened.callback(_release, stream, job)
         setup = _set_up(job, stream, stop, print_line)
         publisher = _Publisher(setup, print_line, stop)
         opened.callback(publisher.close)
@@ -177,6 +178,7 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
             assert first.labels is not None
             rate = click_rate(first.labels, first.weights) if job.base_rate is None else job.base_rate
             start = starting_state(optimizer, rate, spec.bits)
+    stream.claim(_trainer(job))
     first_chunks = stream.positions()
     positions: Mapping[int, int] = dict(enumerate(first_chunks))
     if job.resume and job.checkpoint is not None:
@@ -215,6 +217,16 @@ def _set_up(job: TrainJob, stream: ExampleStream, stop: Event, print_line: Print
         filters=filters,
     )
     return _Setup(job, description, source, start)
+
+
+def _trainer(job: TrainJob) -> str:
+    """The name under which a job claims its stream: the same when it is resumed."""
+    return parse_redis_url(job.store).public
+
+
+def _release(stream: ExampleStream, job: TrainJob) -> None:
+    with suppress(StoreError):  # then the claim ends by itself
+        stream.release(_trainer(job))
 
 
 def _first_rows(source: StreamSource, stop: Event, print_line: Print) -> Batch:
@@ -343,6 +355,7 @@ class _Publisher:
         self._versions = [each.id for each in own]
 
     def _trim(self, board: JobBoard) -> None:
+        self._setup.source.stream.claim(_trainer(self._setup.job))
         position = JobPosition.of(board.look())
         if self._setup.job.checkpoint is not None:
             try:

@@ -25,6 +25,8 @@ _UNTRAINED = 64
 """The most untrained chunks of a lane; then a writer has to wait for training."""
 _TRAINED = 16
 """Trained chunks that a lane keeps, as some may be needed again after a failover."""
+_CLAIMED_S = 60
+"""A job that was killed keeps other jobs from the stream for this long."""
 _REMEMBERED = 8 * LANES
 """Chunks that a writer keeps, to append them again if a failover loses them."""
 
@@ -64,6 +66,7 @@ class ExampleStream:
         """The last chunks that this object appended, by number."""
         # In a cluster, lanes are on any node.
         self._keys = [f"ctr:{{stream:{name}:{lane}}}".encode() for lane in range(LANES)]
+        self._trainer_key = self._keys[0] + b":trainer"
         self._connection = Connection(
             connect(self.url, _TIMEOUT_S), patience_s=PATIENCE_S, purpose="the stream of examples", remedy=""
         )
@@ -183,6 +186,33 @@ class ExampleStream:
         self._connection.ask(
             ("XTRIM", self._keys[lane], "MINID", f"{keep + 1}-0"), ("SET", self._position_key(lane), before)
         )
+
+    def claim(self, trainer: str) -> None:
+        """Let only this trainer use the stream for the next minute, as others would trim its chunks.
+
+        Raises StoreError if another one does.
+        """
+
+        def decide(answers: list[Any]) -> Write[None]:
+            if answers[0] is None:
+                return [("SET", self._trainer_key, trainer, "EX", _CLAIMED_S)], None
+            if answers[0] != trainer.encode():
+                raise StoreError(
+                    f"{self.url.public}: the job of {answers[0].decode()} trains on this stream, which is "
+                    f"for one job; stop that one (if it was killed, wait {_CLAIMED_S} s), or join the "
+                    "events to another stream, too (?stream=NAME)."
+                )
+            return [("EXPIRE", self._trainer_key, _CLAIMED_S)], None  # works even if memory is full
+
+        self._connection.update([self._trainer_key], [("GET", self._trainer_key)], decide)
+
+    def release(self, trainer: str) -> None:
+        """End the claim of this trainer."""
+
+        def decide(answers: list[Any]) -> Write[None]:
+            return [("DEL", self._trainer_key)] if answers[0] == trainer.encode() else (), None
+
+        self._connection.update([self._trainer_key], [("GET", self._trainer_key)], decide)
 
     def positions(self) -> list[int]:
         """The chunk of each lane before which all are `trained`."""

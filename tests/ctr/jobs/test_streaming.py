@@ -198,6 +198,29 @@ def test_the_checkpoint_of_an_earlier_job_trims_nothing(
         assert sum(other.stream.positions()) == 40
 
 
+def test_a_stream_is_for_one_job(streaming: Streaming, redis_url: str, cli: Cli) -> None:
+    other = f"{redis_url}?model=another"
+    words = [other if word == streaming.store_url else word for word in streaming.words()]
+    streaming.append(10)
+    with streaming.training() as command:
+        streaming.trained()
+        refused = cli(*words)
+        assert refused.code == 1
+        assert (
+            f"the job of {parse_redis_url(streaming.store_url).public} trains on this stream" in refused.err
+        )
+        assert "stop that one" in refused.err
+        streaming.stop(command)
+    command = Command(*words)  # at once
+    try:
+        streaming.append(10)
+        streaming.trained()
+        streaming.stop(command)
+    finally:
+        command.kill()
+        command.close()
+
+
 def test_a_stopped_command_goes_on_from_its_model(
     streaming: Streaming, job_log: Path, job_spec: FeatureSpec
 ) -> None:
