@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ctr.features.raw import (
         RawSource,
         RowTexts,
+        absence_warnings,
         absent_columns,
         batches_with_texts,
         first_rows,

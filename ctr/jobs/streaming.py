@@ -232,7 +232,7 @@ def _release(stream: ExampleStream, job: TrainJob) -> None:
 def _first_rows(source: StreamSource, stop: Event, print_line: Print) -> Batch:
     """Rows of the stream's oldest chunk. Raises KeyboardInterrupt if `stop` is set before there is one."""
     is_waiting = False
-    while source.stream.first() is None:
+    while not source.stream.first():
         if not is_waiting:
             print_line(f"waiting for the first rows of {source.stream.url.public}")
             is_waiting = True
@@ -296,6 +296,7 @@ class _Publisher:
         self._versions: list[str] = []
         """The versions that this job published and that are still there, the latest last."""
         self._job_id = ""
+        self._has_warned = False
 
     def start(self) -> None:
         self._thread.start()
@@ -376,6 +377,10 @@ class _Publisher:
         blobs = board.reports([f"life:{worker.id}" for worker in view.workers])
         totals = {name: orjson.loads(blob)["totals"] for name, blob in blobs.items()}
         problem, quality = self._quality.look(totals), self._quality
+        if not self._has_warned and quality.examples >= _LEAST_WATCHED:
+            self._has_warned = True
+            for warning in self._setup.source.warnings():
+                self._print(f"{_clock()} warning: {warning}")
         if problem is not None:
             self._hold(problem)
             return

@@ -175,10 +175,10 @@ class ExampleStream:
                 )
         return chunks
 
-    def first(self) -> StreamChunk | None:
-        """One of the oldest chunks; None if there are none."""
+    def first(self) -> list[StreamChunk]:
+        """The oldest chunk of each lane that has one."""
         ends = self._connection.ask_each([("XRANGE", key, "-", "+", "COUNT", 1) for key in self._keys])
-        return next((_chunk(entries[0]) for entries in ends if entries), None)
+        return [_chunk(entries[0]) for entries in ends if entries]
 
     def trained(self, lane: int, before: int) -> None:
         """Trim the chunks of a lane before this number, except the last few: a saved model includes them."""

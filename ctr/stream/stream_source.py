@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from ctr.errors import DataError, SpecError
-from ctr.features import BadRows, Batch, FeatureSpec, Transform, batch_of_lines
+from ctr.features import BadRows, Batch, FeatureSpec, Transform, absence_warnings, batch_of_lines
 from ctr.features.batches import take_rows
 from ctr.stream.example_stream import ExampleStream, StreamChunk
 
@@ -80,11 +80,26 @@ class StreamSource:
 
     def sample(self, rows: int) -> Batch:
         """The first `rows` examples; for an empty stream, one without features."""
-        if (chunk := self.stream.first()) is not None:
+        for chunk in self.stream.first()[:1]:
             batch, _ = batch_of_lines("the first chunk", chunk.rows, self._transform)
             if len(batch):
                 return take_rows(batch, np.arange(min(rows, len(batch))))
         return Batch(np.array([0, 1]), np.zeros(1, np.uint32), labels=np.zeros(1, np.float32))
+
+    def warnings(self) -> list[str]:
+        """A warning for each column of the spec that has no value in the oldest chunks."""
+        absent, names, rows = list(self.spec.columns), dict[str, None](), 0
+        for chunk in self.stream.first():
+            for line in chunk.rows.splitlines():
+                with suppress(orjson.JSONDecodeError):
+                    row = orjson.loads(line)
+                    present = row.items() if isinstance(row, dict) else ()
+                    names |= dict.fromkeys(name for name, value in present if value not in (None, ""))
+            rows += chunk.count
+            absent = [name for name in absent if name not in names]
+            if not absent:
+                break
+        return absence_warnings(absent, list(names), rows)
 
     def _require_columns(self, chunk: StreamChunk) -> None:
         """Raise DataError if rows have columns, but none of the spec's: all features would be missing."""

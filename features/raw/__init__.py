@@ -8,7 +8,7 @@ from ctr.lazy import lazy_package
 
 if TYPE_CHECKING:
     from ctr.features.raw.first_pass import FirstPass, any_chosen, changed_vocabulary, fit, learn
-    from ctr.features.raw.preview import absent_columns
+    from ctr.features.raw.preview import absence_warnings, absent_columns
     from ctr.features.raw.row_texts import (
         RowTexts,
         batches_with_texts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from difflib import get_close_matches
 
@@ -20,6 +20,7 @@ from ctr.features.text import count_unquoted
 from ctr.features.transform import Transform
 
 PREVIEW_ROWS = 65_536
+_NEEDED = "which the feature spec needs"
 _ENOUGH_LABELS = 100
 _ONE_BUCKET = 0.99
 _DELIMITERS = "|,; "
@@ -47,10 +48,8 @@ def kind_of_labels(transform: Transform, blocks: Iterator[Block]) -> int:
     return 0 if counts[0] > counts[-1] else -1
 
 
-def absent_columns(
-    raw: RawFiles, columns: Sequence[str], why: str = "which the feature spec needs"
-) -> list[str]:
-    """A warning for each of `columns` without a value in the first rows of JSON lines.
+def absent_columns(raw: RawFiles, columns: Sequence[str], why: str = _NEEDED) -> list[str]:
+    """A warning for each of `columns` that has no value in the first rows of JSON lines.
 
     In these, a misspelt column looks like one without values; other files list their columns.
     """
@@ -66,10 +65,15 @@ def absent_columns(
                 there = (block.cells.ends > block.cells.starts)[block.status == 0].any(axis=0)
                 names |= dict.fromkeys(name for name, is_there in zip(absent, there, strict=True) if is_there)
             absent = [name for name in absent if name not in names]
+    return absence_warnings(absent if rows else (), list(names), rows, why)
+
+
+def absence_warnings(absent: Iterable[str], names: Sequence[str], rows: int, why: str = _NEEDED) -> list[str]:
+    """A warning for each column that has no value in the first `rows` rows; `names`: those that have some."""
     warnings = []
-    for name in absent if rows else ():
+    for name in absent:
         near = get_close_matches(name, names, 1)
-        others = ", ".join(map(repr, list(names)[:8])) or "no column that can be read"
+        others = ", ".join(map(repr, names[:8])) or "no column that can be read"
         hint = f"did you mean {near[0]!r}?" if near else f"they have {others}"
         warnings.append(
             f"column {name!r}, {why}, has no value in the first"

@@ -274,6 +274,17 @@ def test_versions_are_published_while_it_runs(streaming: Streaming, tmp_path: Pa
     assert Registry(registry).load(Registry(registry).version_of("live")).spec == model.spec
 
 
+def test_columns_without_values_are_named(streaming: Streaming, tmp_path: Path) -> None:
+    renamed = (orjson.loads(row) for row in streaming.rows)
+    streaming.rows = [orjson.dumps({"c3_": row.pop("C3", None), **row}) for row in renamed]
+    streaming.append(40)
+    with streaming.training("--publish-every=1s", additive=False) as command:
+        eventually(lambda: "version" in command.said, 60.0)
+        said = streaming.stop(command)
+    assert said.count("warning: ") == 1
+    assert "warning: column 'C3', which the feature spec needs, has no value in the first" in said
+
+
 def test_a_version_has_the_metrics_of_all_rows_that_its_weights_are_of(
     streaming: Streaming, tmp_path: Path
 ) -> None:
