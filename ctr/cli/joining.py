@@ -21,6 +21,7 @@ _BAD = {
     "repeated": "{} rows left out: repeated",
     "label's column": "{} rows left out: they have the label's column; give another name with --label",
     "clicked early": "{} rows left out: clicked before they were served: clocks are over --grace apart",
+    "clicked ahead": "{} rows left out: clicked at a time that is still to come: a server's clock is ahead",
     "clock": "{} rows arrived late, or from servers with another clock than Redis: more than --grace apart",
 }
 

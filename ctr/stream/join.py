@@ -23,8 +23,19 @@ STATE = ".join.json"
 
 DROPPED = ("repeated", "too late", "unknown")
 """Why a click is dropped."""
-LABELLED, REPEATED, CLICKED_EARLY = "label's column", "repeated", "clicked early"
-"""Why a row is left out; the last: by the clocks of two servers, its click came before it."""
+LABELLED, REPEATED, CLICKED_EARLY, CLICKED_AHEAD = (
+    "label's column",
+    "repeated",
+    "clicked early",
+    "clicked ahead",
+)
+"""Why a row is left out. The last two: by the clocks of two servers, its click came before it; by those of a
+server and of this machine, its click is still to come."""
+
+_FEWEST = 20
+"""Fewer clicks do not show that clocks are wrong."""
+_MOST_EARLY, _MOST_LATE = 0.05, 0.9
+"""The largest shares of clicks before their rows, and of a server's clicks after the window."""
 
 Late = Literal["wait", "importance"]
 """`wait`: a row is written when its window has ended. `importance`: at once as not clicked, and again as
@@ -112,7 +123,9 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
     firsts = {segment: first for segment in impressions if (first := _next_id(segment, state)) is not None}
     open_from = min((time_of(first) or 0 for first in firsts.values()), default=end)
     joined = JoinResult(until=max(end, state.until))
-    clicked = _clicked(clicks, state, min(open_from, state.until or open_from), settings, joined)
+    clocks = _Clocks(log)
+    clicked = _clicked(clicks, state, min(open_from, state.until or open_from), settings, joined, clocks)
+    clocks.require_right()
     place = _part(out, state.parts)
     with replace_file(_hidden(place), "the joined rows") as draft, draft.open("wb") as file:
         for event in _without_repeated(_in_order(firsts, state, end), joined):
@@ -121,8 +134,8 @@ def _join(log: Path, out: Path, settings: JoinSettings, moment: IdTime) -> JoinR
                 joined.bad[LABELLED] += 1
                 continue
             is_clicked = event_id in clicked
-            if is_clicked and not clicked.pop(event_id):
-                joined.bad[CLICKED_EARLY] += 1
+            if is_clicked and (problem := clicked.pop(event_id)):
+                joined.bad[problem] += 1
                 continue
             file.write(orjson.dumps({label: int(is_clicked), **row}, option=orjson.OPT_APPEND_NEWLINE))
             joined.rows += 1
@@ -227,25 +240,78 @@ def _served(segment: Segment, state: _State, end: IdTime) -> Iterator[dict[str, 
         yield event
 
 
+@dataclass(slots=True)
+class _Clocks:
+    """Counts clicks on rows that are not joined yet, to notice clocks that are wrong."""
+
+    log: Path
+    late: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """By kind of files and process: the number of clicks, and of those after the window."""
+    early: Counter[str] = field(default_factory=Counter)
+    """Clicks before their rows, by the two processes."""
+    clicks: int = 0
+
+    def count(self, row_writer: str, click_writer: str, *, is_late: bool, is_early: bool) -> None:
+        """Count a click."""
+        self.clicks += 1
+        for process in ((CLICKS, click_writer), (IMPRESSIONS, row_writer)):
+            counts = self.late.setdefault(process, [0, 0])
+            counts[0] += 1
+            counts[1] += is_late
+        if is_early:
+            self.early[f"{CLICKS}/*-{click_writer}.jsonl and {IMPRESSIONS}/*-{row_writer}.jsonl"] += 1
+
+    def require_right(self) -> None:
+        """Raise DataError if so many clicks are early or late that rows would get wrong labels."""
+        early = self.early.total()
+        if early >= _FEWEST and early > _MOST_EARLY * self.clicks:
+            raise DataError(
+                f"{self.log}: {early:,} of {self.clicks:,} clicks came before their rows, by the clocks of "
+                f"two servers, most of them those of {self.early.most_common(1)[0][0]}; set the clocks "
+                "right, and give a longer --grace for what is in the log."
+            )
+        for (kind, writer), (count, late) in self.late.items():
+            if late >= _FEWEST and late > _MOST_LATE * count:
+                of = "stored in" if kind == CLICKS else "on the rows of"
+                raise DataError(
+                    f"{self.log}: {late:,} of {count:,} clicks {of} {kind}/*-{writer}.jsonl came after the "
+                    "window, so their rows would count as not clicked: set the server's clock right and "
+                    "remove these files, or give a longer --window if clicks do come that late."
+                )
+
+
 def _clicked(
-    files: list[Segment], state: _State, open_from: IdTime, settings: JoinSettings, joined: JoinResult
-) -> dict[str, bool]:
-    """Rows with clicks that may be joined now or later, by id; False if all of their clicks came before them.
+    files: list[Segment],
+    state: _State,
+    open_from: IdTime,
+    settings: JoinSettings,
+    joined: JoinResult,
+    clocks: _Clocks,
+) -> dict[str, str]:
+    """Rows with clicks that may be joined now or later, by id; why the row is left out, or "" to label it 1.
 
     Counts dropped clicks.
     """
-    clicked: dict[str, bool] = {}
+    clicked: dict[str, str] = {}
+    grace = round(settings.grace_s * 1e6)
+    latest = now() + grace
     for segment in files:
         counted = state.counted.get(segment.name, 0)
         position = 0
         for event, position in segment.events():
             event_id, moment = event["id"], event["time"]
             served = time_of(event_id) or 0
-            if served < open_from or settings.is_late(served, moment):
+            is_late, is_early = settings.is_late(served, moment), moment < served - grace
+            if served >= open_from:
+                writer = segment.path.stem.partition("-")[2]
+                clocks.count(event_id.split("-")[1], writer, is_late=is_late, is_early=is_early)
+            if served >= open_from and moment > latest:
+                clicked.setdefault(event_id, CLICKED_AHEAD)
+            elif served < open_from or is_late:
                 joined.dropped["too late"] += position > counted
-            elif clicked.get(event_id):
+            elif clicked.get(event_id) == "":
                 joined.dropped["repeated"] += position > counted
             else:
-                clicked[event_id] = moment >= served - round(settings.grace_s * 1e6)
+                clicked[event_id] = CLICKED_EARLY if is_early else ""
         state.counted[segment.name] = position
     return clicked

@@ -119,6 +119,44 @@ def test_a_click_may_be_as_early_as_the_grace(tmp_path: Path) -> None:
         assert joined.bad["clicked early"] == 1 - clicked
 
 
+@pytest.mark.parametrize(
+    ("row_off_s", "click_off_s", "complaint"),
+    [
+        (0, 3_600, "40 of 40 clicks stored in clicks/.-cccccccc.jsonl came after the window"),
+        (-3_600, 0, "40 of 40 clicks on the rows of impressions/.-bbbbbbbb.jsonl came after the window"),
+        (3_600, 0, "40 of 80 clicks came before their rows.*clicks/.-dddddddd.jsonl and impressions/.-bbbb"),
+        (0, -3_600, "40 of 80 clicks came before their rows.*clicks/.-cccccccc.jsonl and impressions/.-bbbb"),
+    ],
+)
+def test_a_clock_an_hour_off_is_refused(
+    tmp_path: Path, row_off_s: float, click_off_s: float, complaint: str
+) -> None:
+    """One of two servers of rows, and one of two that get clicks: half of the clicks on the others' rows."""
+    log, out = tmp_path / "log", tmp_path / "out"
+    for number in range(80):
+        row, is_wrong = 10_000.0 + number, number % 2
+        row_writer, click_writer = ("bbbbbbbb" if is_wrong else "aaaaaaaa"), "dddddddd"
+        if click_off_s and is_wrong:
+            click_writer = "cccccccc"
+        moment = row + (row_off_s if is_wrong else 0.0)
+        write(log, IMPRESSIONS, segment(row_writer), [served(moment, row_writer)])
+        clicked_at = round((row + 5 + (click_off_s if is_wrong else 0.0)) * 1e6)
+        write(log, CLICKS, segment(click_writer), [{"id": id_at(moment, row_writer), "time": clicked_at}])
+    with pytest.raises(DataError, match=complaint.replace("/.-", r"/\*-")):
+        run(log, out, 20_000)
+    assert rows_of(out) == []
+
+
+def test_a_row_with_a_click_from_the_future_is_left_out(tmp_path: Path, cli: Cli) -> None:
+    log, row = tmp_path / "log", time() - 7_200
+    write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(row), served(row + 1)])
+    write(log, CLICKS, segment("cccccccc"), [{"id": id_at(row), "time": round((time() + 3_600) * 1e6)}])
+    ended = cli("join", log, "--out", tmp_path / "out")
+    assert "joined 1 rows, 0 of them clicked" in ended.out
+    assert "1 rows left out: clicked at a time that is still to come" in ended.out
+    assert "too late" not in ended.out
+
+
 def test_a_run_that_was_killed_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, out = tmp_path / "log", tmp_path / "out"
     write(log, IMPRESSIONS, segment("aaaaaaaa"), [served(1000), served(1300)])
