@@ -25,8 +25,10 @@ from ctr.ps.partitions import Int64, Slots, as_slots
 from ctr.ps.redis import RedisModel, RedisStore, read_feed_entry
 from ctr.ps.wire import FEED, INCARNATION, Link, ReplyReader, ServerError, checked, command, read_queued
 
-_ENTRIES = 16
-"""Entries of a partition that are read at a time: the server buffers its answer in memory."""
+_ENTRIES, _BYTES = 16, 1 << 20
+"""The most entries of a partition that are read at a time, and their most bytes if they are no larger than
+the previous ones, though always one entry: the server buffers its answer in memory. An entry is one push:
+12 bytes for each slot of the partition that a chunk of examples changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class _Position:
     """The version of the partition when all of it was read: it contains the entries up to this one."""
     behind: int
     """How many entries were in the feed and not yet read."""
+    at_a_time: int = 1
+    """How many to read next."""
 
 
 class Feed:
@@ -111,7 +115,7 @@ class Feed:
                 self._model.ask_facts(p),
                 command(b"GET", keys.feed_version(p)),
                 command(b"XLEN", keys.feed(p)),
-                command(b"XRANGE", keys.feed(p), b"(" + position.entry, b"+", b"COUNT", _ENTRIES),
+                command(b"XRANGE", keys.feed(p), b"(" + position.entry, b"+", b"COUNT", position.at_a_time),
                 command(b"EXEC"),
             )
             return b"".join(commands)
@@ -143,6 +147,8 @@ class Feed:
         new_entries = entries[max(position.whole_version - position.version, 0) :]
         position.version += len(entries)
         position.entry = entries[-1][0]
+        largest = max(sum(map(len, fields)) for _, fields in entries)
+        position.at_a_time = min(max(_BYTES // largest, 1), _ENTRIES)
         pushes = [read_feed_entry(fields) for _, fields in new_entries]
         all_offsets = np.concatenate([np.empty(0, np.uint32), *(offsets for offsets, _ in pushes)])
         first = np.uint64(p) << np.uint64(self._store.partitions.shift)

@@ -115,6 +115,23 @@ def test_a_reader_that_is_too_far_behind_reads_anew(
     assert copy.feed.anew == 2 * store.partitions.count
 
 
+def test_large_entries_are_read_a_few_at_a_time(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, copy, limit = np.random.default_rng(9), Copy(store), 4 * 12 * 100
+    monkeypatch.setattr("ctr.ps.feed.feed._BYTES", limit)
+    copy.catch_up()
+    for number in range(30):
+        push(store, number, 100 * store.partitions.count, rng)
+    first, largest = True, 0
+    while changes := copy.feed.read():
+        for change in changes:
+            np.add.at(copy.packed, change.slots, change.increments)
+            largest = max(largest, 12 * change.slots.size)
+            assert not first or change.slots.size < 200, "one entry, as nothing is known of their size"
+        first = False
+    assert limit / 4 < largest < 1.5 * limit
+    assert np.array_equal(copy.packed, content(store))
+
+
 def test_a_push_that_began_before_the_first_reading_is_not_missed(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
