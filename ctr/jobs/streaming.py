@@ -439,7 +439,9 @@ class _Publisher:
             for label in labels:
                 try:
                     if registry.version_of(label) == self._versions[-1]:
-                        outcomes.append(f"{label} is {registry.rollback(label)} again")
+                        outcomes.append(
+                            f"{label} is {registry.rollback(label)} again (not for servers on --store)"
+                        )
                 except CtrError as error:
                     outcomes.append(str(error))
         self._print(f"{_clock()} nothing is published: {'; '.join(outcomes)}")
