@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from math import nan
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
 from ctr.errors import DataError
-from ctr.features import Batch, Chunk, DatasetSource, Slots, is_dataset, open_source, slot_dtype
+from ctr.features import Batch, Chunk, DatasetSource, Slots, Transform, is_dataset, open_source, slot_dtype
 from ctr.features.inspect import ShownFeature, show, show_values
 from ctr.model.linear import probabilities_of
 from ctr.model.model import Model
@@ -78,17 +79,30 @@ def explain_row(model: Model, row: Mapping[str, object]) -> Explanation:
 
     Crosses of windows are named by their slots.
     """
-    shown, batch = show_values(model.spec, row), model.transform.apply_rows([row])
+    cells = model.transform.cells_of([row])
+    batch = model.transform.apply(cells)  # first, as it finds what is wrong with the row
+    shown = show_values(model.transform, cells)
     features = _with_bias(model, shown.features)
     shown_slots = Counter(feature.slot for feature in features)
     values = [1.0] * batch.slots.size if batch.values is None else batch.values.tolist()
-    texts = _texts(model.window_names(), batch.slots)
+    texts = _texts(_window_names(model), batch.slots)
     for slot, value, text in zip(batch.slots.tolist(), values, texts, strict=True):
         if shown_slots[slot]:
             shown_slots[slot] -= 1
         else:
             features.append(_feature_of_slot(slot, value, text))
     return _explanation(model, shown.place, features)
+
+
+def _window_names(model: Model) -> pa.Table | None:
+    """`Model.window_names`, computed once."""
+    if model.transform not in _WINDOW_NAMES:
+        _WINDOW_NAMES[model.transform] = model.window_names()
+    return _WINDOW_NAMES[model.transform]
+
+
+_WINDOW_NAMES: WeakKeyDictionary[Transform, pa.Table | None] = WeakKeyDictionary()
+"""By the model's transform; cached, as they take longer than a row."""
 
 
 def _explain_hashed(model: Model, path: str, rows: int, values: object) -> list[Explanation]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -71,16 +72,19 @@ def show(spec: FeatureSpec, inputs: Sequence[str], rows: int) -> list[ShownRow]:
     return shown
 
 
-def show_values(spec: FeatureSpec, row: Mapping[str, object]) -> ShownRow:
-    """A row as it is sent for scoring, a mapping from columns to values; `spec` must be fitted.
+def show_values(transform: Transform, cells: Cells) -> ShownRow:
+    """The one row of `cells`, which `transform` accepts. Features of windows are left out."""
+    if (cached := _NAMINGS.get(transform)) is None:
+        spec = transform.spec.of_fields(transform.spec.fields)
+        cached = _NAMINGS[transform] = spec, Naming(spec, transform.columns)
+    spec, naming = cached
+    shown = _named(spec, naming, transform.columns, cells, "the row")
+    naming.forget()  # values of requests would stay in memory
+    return shown
 
-    Features of windows are left out. Raises DataError as `Transform.apply_rows` does.
-    """
-    transform = Transform(spec, with_label=False)
-    cells = transform.cells_of([row])
-    transform.apply(cells)  # raises an error if the row is bad
-    spec = spec.of_fields(spec.fields)
-    return _named(spec, Naming(spec, transform.columns), transform.columns, cells, "the row")
+
+_NAMINGS: WeakKeyDictionary[Transform, tuple[FeatureSpec, Naming]] = WeakKeyDictionary()
+"""Cached for `show_values`, as they take longer than a row: a naming has a transform for each field."""
 
 
 def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_000) -> Collisions:
@@ -106,15 +110,17 @@ def collisions(spec: FeatureSpec, paths: Sequence[str | Path], rows: int = 100_0
 def _rows(
     spec: FeatureSpec, naming: Naming, columns: Sequence[str], inputs: Sequence[str]
 ) -> Iterator[ShownRow]:
+    of_fields = Transform(spec.model_copy(update={"windows": (), "crosses": ()}), with_label=False)
     for block in RawFiles(input_files(inputs), spec).blocks(columns):
         for row in np.flatnonzero(block.status == 0).tolist():
-            yield _row(spec, naming, columns, block, row)
+            yield _row(spec, naming, of_fields, columns, block, row)
 
 
-def _row(spec: FeatureSpec, naming: Naming, columns: Sequence[str], block: Block, row: int) -> ShownRow:
+def _row(
+    spec: FeatureSpec, naming: Naming, of_fields: Transform, columns: Sequence[str], block: Block, row: int
+) -> ShownRow:
     place, cells = block.origin.place(row), block.cells.part(row, row + 1)
     alone = Block(cells, block.status[row : row + 1].copy(), np.zeros(1, np.int32), block.origin)
-    of_fields = Transform(spec.model_copy(update={"windows": (), "crosses": ()}), with_label=False)
     of_fields.append(cells, alone.status, alone.column, BatchBuilder(of_fields.layout, 1), 0)
     if alone.status[0]:
         return ShownRow(f"{place}: {explain(of_fields, alone, 0)[0]}", ())

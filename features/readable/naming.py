@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, groupby, islice, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from ctr.features.spec import Cross, FeatureSpec, InputField, Window, WindowFiel
 from ctr.features.steps import STEPS, log_bounds
 from ctr.features.text import Cells, hash_bytes
 from ctr.features.transform import Transform, seed_of
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
 
 MISSING = "(missing)"
 NAMED = pa.schema({"slot": pa.uint64(), "feature": pa.string(), "count": pa.int64()})
@@ -85,6 +88,11 @@ class Naming:
             parts = [features[self.names.index(part)] for part in dict.fromkeys(cross.of)]
             features[number] = _behind(parts, features[number])
         return NamedRows(self, cells, np.flatnonzero(status == 0), features)
+
+    def forget(self) -> None:
+        """Drop the texts of values that are kept."""
+        for texts in self._texts:
+            texts.cache_clear()
 
     def values(self, number: int, cells: Cells, row: int, hashes: list[int]) -> Sequence[str]:
         """The texts of a field's features in a row of `cells`, without its name; `hashes`: of these."""
@@ -156,7 +164,7 @@ def _behind(parts: Sequence[Features], together: Features) -> Features:
     return Features(bounds, together.hashes[places], values)
 
 
-def _texts_of(field: InputField, learnt: Mapping[str, NDArray[Any]]) -> Callable[..., Sequence[str]]:
+def _texts_of(field: InputField, learnt: Mapping[str, NDArray[Any]]) -> _lru_cache_wrapper[Sequence[str]]:
     """A function from the texts of a field's cells to the texts of its features."""
     arrays = {array: learnt[f"{field.name}/{array}"] for array in field.learns}
     texts = STEPS[field.step].texts or _plain_texts

@@ -131,7 +131,7 @@ register_step("width", _BUCKETS, "width")
 register_step("quantiles", _BUCKETS, "quantiles")
 register_step("linear", Step(LinearField, values_of_numbers, fit_of_numbers, texts_of_linear), "linear")
 STEPS["log after steps"] = STEPS["edges after steps"] = _BUCKETS
-register_step("category", Step(CategoryField, shaped))
+register_step("category", Step(CategoryField, shaped, texts=lambda _field, text, _learnt: [text]))
 STEPS["shaped"] = Step(CategoryField, shaped, known_values, texts_of_value)
 register_step("list", Step(ListField, elements, known_values, texts_of_elements))
 register_step("text", Step(TextField, ngrams, known_values, texts_of_ngrams))

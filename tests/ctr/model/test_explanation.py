@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr.errors import DataError
-from ctr.features import SKIP, FeatureSpec, RawSource, load_spec
+from ctr.features import SKIP, FeatureSpec, RawSource, Transform, load_spec
 from ctr.model import LinearModel, Model, explain, load_model, save_model
 from ctr.optimizers.ftrl import Ftrl
 from tests.command_line import Cli
@@ -127,6 +127,19 @@ def test_a_row_of_a_program(model: Model) -> None:
     assert listed.prediction == pytest.approx(found.prediction, abs=1e-6)
     with pytest.raises(DataError, match=r"a list of dicts, or a dict of lists, got int"):
         model.explain(7)
+
+
+def test_further_rows_reuse_what_depends_on_the_spec(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    make = Transform.__init__
+    monkeypatch.setattr(Transform, "__init__", lambda *args, **options: made.append(make(*args, **options)))
+    first = model.explain({"site": "a", "tags": "x:2|y"})
+    assert made
+    made.clear()
+    second = model.explain({"site": "b", "tags": "z|y"})
+    assert model.explain({"site": "a", "tags": "x:2|y"}) == first
+    assert not made
+    assert {each.feature for each in second.contributions} >= {"b", "z", "b * z"}
 
 
 def test_rows_of_a_hashed_data_set(log: str, tmp_path: Path, cli: Cli) -> None:
