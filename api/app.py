@@ -82,7 +82,8 @@ def create_app(
     At start-up it predicts an example in a thread, which compiles the kernels or loads them from their cache.
     Until then `/healthz` answers, and `/readyz` and `/v1/predict` return 503. Afterwards `on_warm` is called
     once, in the event loop, with None or with the exception that the example raised; without `on_warm`, the
-    exception is logged.
+    exception is logged. Then it explains an example in the same thread, so `/v1/explain` may have to wait for
+    kernels until some seconds after that.
     """
     service = Service(model, limits, windows, unknown_fields, metrics, feedback, max_age_s)
 

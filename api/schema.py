@@ -244,23 +244,19 @@ class Ready(BaseModel):
     )
 
 
-def example_row(spec: FeatureSpec) -> dict[str, int | str | list[str]]:
-    """A row that a model of `spec` accepts now, with the first few fields of each type."""
+def example_row(spec: FeatureSpec, most: int = EXAMPLE_FIELDS) -> dict[str, int | str | list[str]]:
+    """A row that a model of `spec` accepts now, with the first `most` fields of each type."""
     numbers = [column_of(field) for field in spec.fields if isinstance(field, NumberField)]
     categories = [column_of(field) for field in spec.fields if isinstance(field, CategoryField)]
-    row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:EXAMPLE_FIELDS], EXAMPLE_CATEGORY)
-    row |= dict.fromkeys(sorted(spec.list_columns)[:EXAMPLE_FIELDS], EXAMPLE_LIST)
+    row: dict[str, int | str | list[str]] = dict.fromkeys(categories[:most], EXAMPLE_CATEGORY)
+    row |= dict.fromkeys(sorted(spec.list_columns)[:most], EXAMPLE_LIST)
     for window in spec.windows:
         row |= {name: EXAMPLE_CATEGORY for name in window.key if name not in row}
         row[window.time] = _example_time(window.format)
     times = [field for field in spec.fields if isinstance(field, TimeField)]
-    row |= {
-        column: _example_time(field.format)
-        for field in times[:EXAMPLE_FIELDS]
-        for column in columns_of(field)
-    }
+    row |= {column: _example_time(field.format) for field in times[:most] for column in columns_of(field)}
     # Last, because a column that is read both as category and number must hold a number.
-    return row | dict.fromkeys(numbers[:EXAMPLE_FIELDS], EXAMPLE_NUMBER)
+    return row | dict.fromkeys(numbers[:most], EXAMPLE_NUMBER)
 
 
 def _example_time(time_format: str | None) -> int | str:

@@ -120,7 +120,10 @@ class Service:
             self._count(predictions)
 
     async def warm(self, on_warm: Callable[[Exception | None], None] | None) -> None:
-        """Predict one example and then many, so that no request has to wait for the compiler."""
+        """Predict one example and then many, so that no request has to wait for the compiler.
+
+        An example is explained after `on_warm`, as that needs kernels of its own.
+        """
         self._has_begun = True
         spec = self.model.spec
         times = {window.time for window in spec.windows}
@@ -145,12 +148,20 @@ class Service:
             self.failure = failure
             if on_warm is None:
                 logger.exception("the model cannot predict")
-        thread.shutdown(wait=False)
         self._ready = self.failure is None
         if self._ready and self._live is not None:
             self.metrics.follow(self._live)
         if on_warm is not None:
             on_warm(self.failure)
+        if self._ready:
+            try:
+                # With all fields, as the texts of some features need kernels of their own.
+                complete = example_row(spec, len(spec.all_fields))
+                complete = {name: value for name, value in complete.items() if name not in times}
+                await in_thread(explain_row, self.model, complete)
+            except Exception:
+                logger.exception("the model cannot explain an example")
+        thread.shutdown(wait=False)
 
     def _predict_rows(self, rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """Predictions as a client would ask for them, one row at a time."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from time import sleep
@@ -14,8 +16,10 @@ import pytest
 from numpy.typing import NDArray
 
 from ctr.api.app import create_app
-from ctr.api.service import INLINE_BYTES
+from ctr.api.requests import Limits
+from ctr.api.service import INLINE_BYTES, Service
 from ctr.features import Batch
+from ctr.features.text import Cells
 from ctr.model.model import Model
 from tests.api.running import run_server
 
@@ -162,3 +166,23 @@ def test_head_where_get_is(client: httpx.Client) -> None:
         assert head.headers["content-length"] == str(len(whole.content))
     response = client.head("/v1/predict")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
+def test_an_example_is_explained_when_the_server_is_ready(model: Model) -> None:
+    rows: list[dict[str, Any]] = []
+    when_ready: list[int] = []
+
+    class Transforming:
+        """The model's transform, which notes the rows that are made into cells one by one."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model.transform, name)
+
+        def cells_of(self, given: Sequence[dict[str, Any]]) -> Cells:
+            rows.extend(given)
+            return model.transform.cells_of(given)
+
+    service = Service(replace(model, transform=Transforming()), Limits())  # type: ignore[arg-type]
+    asyncio.run(service.warm(lambda _: when_ready.append(len(rows))))
+    (explained,) = rows[when_ready[0] :]
+    assert set(explained) == set(model.transform.columns)
