@@ -42,10 +42,13 @@ class _Request:
     read: Callable[[bytes], NDArray[np.float32]]
     first_row: int
     """The place of its first row in the caller's data."""
+    key: str | None
+    """Which decides between the served versions; see `Client.predict`."""
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"content-type": self.content_type}
+    def headers(self) -> dict[bytes, bytes]:
+        key = {} if self.key is None else {b"ctr-request-key": self.key.encode()}
+        return {b"content-type": self.content_type.encode(), **key}
 
 
 class _ClientSettings:
@@ -61,23 +64,28 @@ class _ClientSettings:
         batch_rows: int = _BATCH_ROWS,
         socket: str | Path | None = None,
         verify: Any = True,
+        version: str | None = None,
     ) -> None:
         """`url`: such as `http://127.0.0.1:8000`. `token`: see `ctr serve --tokens-file`. `retries`: how
         often to repeat a request if the server cannot be reached, is busy or is warming up. `batch_rows`: the
         most rows of one request. `socket`: the path of a Unix socket. `verify`: as in httpx.
+        `version`: the label or id of the served version to ask; None: the server chooses.
         """
         require_packages("A client", {"httpx": "httpx"})
         self._retries, self._batch_rows = retries, batch_rows
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        if version is not None:
+            headers["ctr-version"] = version
         self._options: dict[str, Any] = {
             "base_url": url,
             "timeout": timeout_s,
-            "headers": {} if token is None else {"authorization": f"Bearer {token}"},
+            "headers": headers,
         }
         self._transport: dict[str, Any] = {"verify": verify}
         if socket is not None:
             self._transport["uds"] = str(socket)
 
-    def _requests(self, data: Any) -> Iterator[_Request]:
+    def _requests(self, data: Any, key: str | None) -> Iterator[_Request]:
         """The requests for the predictions of `data`, in the order of its rows. Raises DataError."""
         try:
             table = _table_of(data)
@@ -90,7 +98,7 @@ class _ClientSettings:
         if table is not None:
             for first in range(0, table.num_rows, self._batch_rows):
                 content = _stream_of(table.slice(first, self._batch_rows))
-                yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow, first)
+                yield _Request("/v1/predict/arrow", content, _ARROW, _of_arrow, first, key)
             return
         for first in range(0, len(rows), self._batch_rows):
             body = {"rows": rows[first : first + self._batch_rows]}
@@ -100,7 +108,7 @@ class _ClientSettings:
                 raise DataError(
                     f"the data: cannot be sent as JSON ({error}); give text or numbers."
                 ) from None
-            yield _Request("/v1/predict", content, _JSON, _of_json, first)
+            yield _Request("/v1/predict", content, _JSON, _of_json, first, key)
 
     def _pause_s(self, attempt: int, response: httpx.Response | None) -> float:
         retry_after = "" if response is None else response.headers.get("retry-after", "")
@@ -121,13 +129,14 @@ class Client(_ClientSettings):
 
         self._http = httpx.Client(transport=httpx.HTTPTransport(**self._transport), **self._options)
 
-    def predict(self, data: Any) -> NDArray[np.float32]:
+    def predict(self, data: Any, *, key: str | None = None) -> NDArray[np.float32]:
         """float32[rows]: a click probability for each row.
 
-        `data`: dicts, a dict, a frame of pandas or polars, or an Arrow table. Raises DataError with the
-        server's reason for rows that it refuses, and CtrError if it does not answer.
+        `data`: dicts, a dict, a frame of pandas or polars, or an Arrow table. `key`: such as a user's id;
+        while a canary is served, the same version answers all requests with the same key. Raises DataError
+        with the server's reason for rows that it refuses, and CtrError if it does not answer.
         """
-        return _joined([request.read(self._send(request)) for request in self._requests(data)])
+        return _joined([request.read(self._send(request)) for request in self._requests(data, key)])
 
     def model(self) -> dict[str, Any]:
         """The manifest of the model that is served."""
@@ -172,9 +181,9 @@ class AsyncClient(_ClientSettings):
         transport = httpx.AsyncHTTPTransport(**self._transport)
         self._http = httpx.AsyncClient(transport=transport, **self._options)
 
-    async def predict(self, data: Any) -> NDArray[np.float32]:
+    async def predict(self, data: Any, *, key: str | None = None) -> NDArray[np.float32]:
         """See `Client.predict`; the requests of one call run concurrently."""
-        requests = list(self._requests(data))
+        requests = list(self._requests(data, key))
         answers = await asyncio.gather(*map(self._send, requests))
         return _joined([request.read(answer) for request, answer in zip(requests, answers, strict=True)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -19,8 +20,10 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from ctr.api import AsyncClient, Client
 from ctr.api.app import create_app
 from ctr.api.operations.sources import FolderSource, ModelSource, RegistrySource
 from ctr.api.operations.versions import Versions
@@ -64,7 +67,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def answered(client: httpx.Client, **headers: str) -> str:
+def answered(client: httpx.Client, **headers: str | bytes) -> str:
     """The version that answers, whose predictions are its own."""
     response = client.post("/v1/predict", json={"rows": ROWS}, headers=headers)
     assert response.status_code == 200
@@ -242,6 +245,36 @@ def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) 
         assert set(got) == {stable, canary}
         registry.label("stable", canary)
         until(lambda: {answered(running.client, **{"ctr-request-key": key}) for key in keys[:50]} == {canary})
+
+
+def test_a_client_stays_with_a_version(registry: Registry, models: list[Path]) -> None:
+    registry.publish(models[1], ["canary"])
+    versions = versions_of(RegistrySource(registry.place, ["stable", "canary"]), {"canary": 0.5})
+    expected = {(model := load_model(path)).id: model.predict(ROWS) for path in models[:2]}
+    stable, canary = expected
+    keys, table = ["Köln", *map(str, range(20))], pa.Table.from_pylist(ROWS)
+    with run_server(versions) as running:
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        by_key = {key: answered(running.client, **{"ctr-request-key": key.encode()}) for key in keys}
+        assert {*by_key.values()} == {stable, canary}
+        with Client(running.url, batch_rows=1) as client:
+            for key, version in by_key.items():
+                np.testing.assert_array_equal(client.predict(ROWS, key=key), expected[version])
+                np.testing.assert_array_equal(client.predict(table, key=key), expected[version])
+        with Client(running.url, version="canary") as client:
+            assert client.model()["id"] == canary
+            np.testing.assert_array_equal(client.predict(ROWS), expected[canary])
+        with Client(running.url, version=stable) as client:
+            np.testing.assert_array_equal(client.predict(table), expected[stable])
+        with Client(running.url, version="other") as client, pytest.raises(CtrError, match="is not served"):
+            client.predict(ROWS)
+
+        async def ask() -> None:
+            async with AsyncClient(running.url) as client:
+                for key, version in by_key.items():
+                    np.testing.assert_array_equal(await client.predict(ROWS, key=key), expected[version])
+
+        asyncio.run(ask())
 
 
 def test_a_canary_that_is_served_alone_gets_all_requests(registry: Registry, models: list[Path]) -> None:
