@@ -34,7 +34,7 @@ _ROW = re.compile(r"\b(rows\[|row )([0-9]+)(\]|:)")
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A request, and how to read its answer. It changes nothing on the server, so it can be repeated."""
+    """A request, and how to read its answer. It can be repeated: see `content_of`."""
 
     path: str
     content: bytes
@@ -44,6 +44,17 @@ class _Request:
     """The place of its first row in the caller's data."""
     key: str | None
     """Which decides between the served versions; see `Client.predict`."""
+
+    def content_of(self, attempt: int) -> bytes:
+        """What to send at an attempt, from 0.
+
+        A server that gave no answer may have written the rows to its feedback log, and would write them there
+        once more, with other ids. So a repeat asks for rows not to be logged. Otherwise, predicting changes
+        nothing on a server; rows as Arrow are never logged.
+        """
+        if attempt == 0 or self.content_type != _JSON:
+            return self.content
+        return self.content[:-1] + b',"log":false}'
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -67,7 +78,7 @@ class _ClientSettings:
         version: str | None = None,
     ) -> None:
         """`url`: such as `http://127.0.0.1:8000`. `token`: see `ctr serve --tokens-file`. `retries`: how
-        often to repeat a request if the server cannot be reached, is busy or is warming up. `batch_rows`: the
+        often to repeat a request if the server does not answer, is busy or is warming up. `batch_rows`: the
         most rows of one request. `socket`: the path of a Unix socket. `verify`: as in httpx.
         `version`: the label or id of the served version to ask; None: the server chooses.
         """
@@ -162,7 +173,8 @@ class Client(_ClientSettings):
         for attempt in range(self._retries + 1):
             response = failure = None
             try:
-                response = self._http.post(request.path, content=request.content, headers=request.headers)
+                content = request.content_of(attempt)
+                response = self._http.post(request.path, content=content, headers=request.headers)
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:
@@ -211,9 +223,8 @@ class AsyncClient(_ClientSettings):
         for attempt in range(self._retries + 1):
             response = failure = None
             try:
-                response = await self._http.post(
-                    request.path, content=request.content, headers=request.headers
-                )
+                content = request.content_of(attempt)
+                response = await self._http.post(request.path, content=content, headers=request.headers)
             except httpx.TransportError as error:
                 failure = error
             if not _is_to_repeat(response) or attempt == self._retries:

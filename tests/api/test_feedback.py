@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import httpx
 import pytest
 
 import ctr
+from ctr.api import AsyncClient, Client
 from ctr.api.app import create_app
 from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import RegistrySource, Versions
@@ -89,6 +91,40 @@ def test_the_document_of_a_server_with_a_log_is_whole(kept: tuple[Running, Path]
     paths = kept[0].client.get("/openapi.json").json()["paths"]
     for path in ("/v1/feedback", "/v1/predict", "/v2/models/ctr/infer"):
         assert "requestBody" in paths[path]["post"], path
+
+
+def test_a_repeat_of_a_client_is_not_logged_again(model: Model, tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "log", 1.0)
+    app = create_app(model, feedback=log)
+    unanswered: list[bytes] = []
+
+    async def losing_answers(scope: Any, receive: Any, send: Any) -> None:
+        """The application, whose next answer never arrives if `unanswered` is empty."""
+        if scope["type"] != "http" or scope["method"] != "POST" or unanswered:
+            await app(scope, receive, send)
+            return
+        unanswered.append(scope["path"])
+
+        async def sending(_message: Any) -> None:
+            pass
+
+        await app(scope, receive, sending)
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def ask(url: str) -> Any:
+        async with AsyncClient(url, timeout_s=0.5) as client:
+            return await client.predict(ROWS)
+
+    expected = model.predict(ROWS).tolist()
+    with run_server(losing_answers) as running:  # type: ignore[arg-type]
+        with Client(running.url, timeout_s=0.5) as client:
+            assert client.predict(ROWS).tolist() == expected
+        unanswered.clear()
+        assert asyncio.run(ask(running.url)).tolist() == expected
+    log.close()
+    (only,) = segments(tmp_path / "log", IMPRESSIONS)
+    assert [event["row"] for event, _ in only.events()] == 2 * ROWS
 
 
 def test_a_column_that_is_called_log(tmp_path: Path) -> None:
