@@ -309,7 +309,14 @@ def describe_versions(app: FastAPI) -> None:
             "description": "By label. An administrator's token adds their source and why others failed;"
             " `?all` adds the other versions of the registry.",
             "operationId": "versions",
-            "responses": {"200": answer(Models, "What is served")},
+            "parameters": [
+                {"name": "all", "in": "query", "schema": {"type": "string"}, "allowEmptyValue": True}
+            ],
+            "responses": {
+                "200": answer(Models, "What is served"),
+                "401": answer(Problem, "An administrator's token is required for `all`"),
+                "503": answer(Problem, "The registry cannot be read"),
+            },
         }
     }
     document["paths"]["/v1/models/{label}"] = {

@@ -67,9 +67,12 @@ class ModelSource(Protocol):
     def load(self, version: str) -> Model:
         """The model of such a version. Raises CtrError."""
 
-    def available(self) -> list[dict[str, Any]]:
-        """The versions that could be served, the latest first. Raises CtrError in a source without labels."""
-        raise ModelError(self.fixed)
+    def available(self) -> list[dict[str, Any]] | None:
+        """The versions that could be served, the latest first; None in a source without labels.
+
+        Raises CtrError if it cannot be read.
+        """
+        return None
 
     def change(self, label: str, version: str | None) -> str:
         """Point a label to a version, or to the previous one (None); returns that. Raises CtrError."""
@@ -259,6 +262,7 @@ class RegistrySource(ModelSource):
         return self._registry.load(version)
 
     def available(self) -> list[dict[str, Any]]:
+        self._registry.require()  # without a registry, it would seem to have no versions
         return [
             {
                 "version": each.id,

@@ -15,6 +15,7 @@ from random import randbytes, random
 from time import monotonic, perf_counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 from zlib import crc32
 
 from fastapi import FastAPI
@@ -185,12 +186,17 @@ class Versions:
         if scope["path"] == MODELS:
             is_admin = bool(scope.get(IS_ADMIN))
             description = self.describe(is_admin=is_admin)
-            if scope["query_string"] == b"all":
+            if "all" in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True):
                 if not is_admin:
                     await _require_admin(send)
                     return
-                with suppress(CtrError):
-                    description["available"] = await asyncio.to_thread(self._source.available)
+                try:
+                    available = await asyncio.to_thread(self._source.available)
+                except CtrError as error:
+                    await respond(send, 503, {"detail": str(error)})
+                    return
+                if available is not None:
+                    description["available"] = available
             await respond(send, 200, description)
             return
         await self._change_label(scope, receive, send)
@@ -360,8 +366,9 @@ class Versions:
                 logger.error("%s The served versions stay.", error)
             self._is_unreadable = True
             return
-        if self._is_unreadable:  # failed versions may only have been unreachable, too
-            self._failed.clear()
+        if self._is_unreadable:
+            logger.warning("%s can be read again", self._source.name)
+            self._failed.clear()  # they may only have been unreachable, too
         # After an outage, a version is late already: loading it does not give way to requests.
         executor = None if self._is_unreadable else self._background
         self._is_unreadable = False

@@ -12,11 +12,13 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from ctr.api.operations.access import Tokens
+from ctr.api.operations.access import Access, Tokens
+from ctr.api.operations.sources import FolderSource, RegistrySource
 from ctr.errors import CtrError
 from ctr.model import load_model
 from ctr.registry import Registry
-from tests.api.operations.test_versions import answered, until
+from tests.api.operations.test_versions import answered, until, versions_of
+from tests.api.running import run_server
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ps.tls import Certificates
@@ -34,6 +36,30 @@ def tokens(tmp_path: Path) -> tuple[Path, Path]:
     for name, text in (("tokens", f"# two\n{TOKEN}\n\n{OTHER}\n"), ("admin", f"{ADMIN}\n")):
         (tmp_path / name).write_text(text)
     return tmp_path / "tokens", tmp_path / "admin"
+
+
+def test_all_versions_of_a_registry(
+    registry: Registry, models: list[Path], tokens: tuple[Path, Path]
+) -> None:
+    nobody, admin = Tokens(None, "NONE"), Tokens(tokens[1], "NONE")
+    versions = versions_of(RegistrySource(registry.place, ["stable"]))
+    with run_server(Access(versions, nobody, admin, None)) as running:  # type: ignore[arg-type]
+        client = running.client
+        for query in ("all", "all=", "all=1"):
+            assert client.get(f"/v1/models?{query}").status_code == 401
+            (only,) = client.get(f"/v1/models?{query}", headers=bearer(ADMIN)).json()["available"]
+            assert only["labels"] == ["stable"]
+        assert "available" not in client.get("/v1/models?al=all", headers=bearer(ADMIN)).json()
+        place = Path(registry.place)
+        place.rename(place.with_name("away"))
+        answer = client.get("/v1/models?all", headers=bearer(ADMIN))
+        assert answer.status_code == 503
+        assert "there is no registry" in answer.json()["detail"]
+        assert len(client.get("/v1/models", headers=bearer(ADMIN)).json()["served"]) == 1
+    with run_server(Access(versions_of(FolderSource(models[0])), nobody, admin, None)) as running:  # type: ignore[arg-type]
+        answer = running.client.get("/v1/models?all", headers=bearer(ADMIN))
+        assert answer.status_code == 200
+        assert "available" not in answer.json()
 
 
 def test_tokens_and_labels(

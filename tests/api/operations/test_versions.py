@@ -154,15 +154,19 @@ def test_a_version_that_fails_under_one_label_stays_under_another(
         assert answered(running.client) == version
 
 
-def test_a_registry_that_is_away(registry: Registry, served: Running, models: list[Path]) -> None:
+def test_a_registry_that_is_away(
+    registry: Registry, served: Running, models: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
     stable = answered(served.client)
     place = Path(registry.place)
     place.rename(place.with_name("away"))
     until(lambda: "ctr_unread_labels_total 0.0" not in served.client.get("/metrics").text)
     assert answered(served.client) == stable
+    assert "can be read again" not in caplog.text
     place.with_name("away").rename(place)
     registry.publish(models[1], ["stable"])
     until(lambda: answered(served.client) == load_model(models[1]).id)
+    assert caplog.text.count(f"{place} can be read again") == 1
 
 
 def test_a_version_that_was_away_is_tried_as_soon_as_it_is_back(
