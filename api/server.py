@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import resource
@@ -55,6 +56,8 @@ from ctr.model import Model
 from ctr.settings import ServeJob
 from ctr.stream import require_log
 
+logger = logging.getLogger(__name__)
+
 KEEP_ALIVE_S = 75
 """An idle connection is closed after this. The pools of common clients and proxies keep one for at most 60 s,
 so they close first, and no request is sent on a connection that is being closed."""
@@ -79,7 +82,8 @@ def serve(job: ServeJob) -> None:
     """Answer requests until SIGINT or SIGTERM, then return.
 
     When the model is ready, one line on standard output gives the URL. SIGHUP makes the server look for
-    another version at once. It finishes running requests before it returns, unless there is a second SIGINT.
+    another version at once, and read the files of TLS again. It finishes running requests before it returns,
+    unless there is a second SIGINT.
 
     Raises `ModelError` if the model cannot be loaded, `CtrError` if the address is not available or a file of
     `job` cannot be read, and `StoreError` if Redis cannot be reached or has the windows of another spec.
@@ -195,7 +199,7 @@ def _listeners_of(job: ServeJob) -> list[socket.socket]:
 
 
 def _answer(
-    server: uvicorn.Server, versions: Versions, listener: socket.socket, on_ready: Callable[[], None]
+    server: _Server, versions: Versions, listener: socket.socket, on_ready: Callable[[], None]
 ) -> None:
     """Answer requests until SIGINT or SIGTERM. Raises the failure of the first version."""
     failures: list[Exception] = []
@@ -207,8 +211,12 @@ def _answer(
             failures.append(failure)
             server.should_exit = True
 
+    def on_hangup() -> None:
+        server.reload_tls()
+        versions.look_soon()
+
     versions.on_warm = on_warm
-    with _signals_end_quietly(server, versions.look_soon):
+    with _signals_end_quietly(server, on_hangup):
         server.run(sockets=[listener])
     if failures:
         raise failures[0]
@@ -276,7 +284,8 @@ def server_of(
     `tls`: the files of its certificates and their key. `drain_s`: see `DRAIN_S`. Raises CtrError for files
     that cannot be read as such.
     """
-    protocol: Any = partial(connection_class(), tls=_tls_context(*tls), **connection)
+    context = _tls_context(*tls)
+    protocol: Any = partial(connection_class(), tls=context, **connection)
     config = uvicorn.Config(
         app,
         http=protocol,
@@ -287,7 +296,20 @@ def server_of(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(drain_s),
     )
-    return _Server(config)
+    server = _Server(config)
+    if context is not None:
+        server.reload_tls = partial(_reload, context, *tls)
+    return server
+
+
+def _reload(context: ssl.SSLContext, certificates: Path | None, key: Path | None) -> None:
+    """Read the files of TLS again, for new connections."""
+    assert certificates is not None
+    try:
+        _tls_context(certificates, key)  # first, as a failure would leave half of them in the context
+        context.load_cert_chain(certificates, key)
+    except (CtrError, OSError) as error:
+        logger.error("%s Until then, the previous certificates are used.", error)
 
 
 def _tls_context(certificates: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -314,6 +336,8 @@ def _tls_context(certificates: Path | None, key: Path | None) -> ssl.SSLContext 
 class _Server(uvicorn.Server):
     is_alone = True
     """Whether no other process has its listener, too."""
+    reload_tls: Callable[[], None] = staticmethod(lambda: None)
+    """Reads the files of TLS again."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # asyncio accepts as many connections as its backlog before it handles any, which could exceed the

@@ -223,20 +223,44 @@ async def respond(send: Send, status: int, content: Mapping[str, Any]) -> None:
 
 
 class _Log:
-    """Lines of JSON, each written by one call, so that several processes can share the file."""
+    """Lines of JSON, each written by one call, so that several processes can share the file.
+
+    The file is opened again within a second after it was moved or removed.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._path = None if str(path) == "-" else path
+        self._checked_at = monotonic()
+        self._is_failing = False
         try:
-            self._file = sys.stderr.fileno() if str(path) == "-" else os.open(path, _APPENDING, 0o640)
+            self._file = sys.stderr.fileno() if self._path is None else _open(path)
         except OSError as error:
             raise CtrError(f"{path}: the log cannot be written ({error.strerror}).") from None
 
     def write(self, entry: dict[str, Any]) -> None:
+        if self._path is not None and monotonic() - self._checked_at > _RELOAD_S:
+            self._checked_at = monotonic()
+            self._reopen_if_moved(self._path)
         with suppress(OSError):  # a full disk must not keep the server from answering
             os.write(self._file, orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
 
+    def _reopen_if_moved(self, path: Path) -> None:
+        with suppress(OSError):  # it was moved or removed
+            if os.path.samestat(os.stat(path), os.fstat(self._file)):
+                return
+        try:
+            file = _open(path)
+        except OSError as error:
+            if not self._is_failing:
+                logger.error("%s: the access log cannot be opened again (%s)", path, error.strerror)
+            self._is_failing = True
+            return
+        os.close(self._file)
+        self._file, self._is_failing = file, False
 
-_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
 
 
 def _bearer(header: bytes | None) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import ssl
 import stat
 import time
@@ -12,10 +13,11 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from ctr.api.app import create_app
 from ctr.api.operations.access import Access, Tokens
 from ctr.api.operations.sources import FolderSource, RegistrySource
 from ctr.errors import CtrError
-from ctr.model import load_model
+from ctr.model import Model, load_model
 from ctr.registry import Registry
 from tests.api.operations.test_versions import answered, until, versions_of
 from tests.api.running import run_server
@@ -222,6 +224,50 @@ def test_tls(model_dir: Path, certificates: Certificates, cli: Cli, tmp_path: Pa
     assert f"{encrypted}: the private key is encrypted; give one without a passphrase" in ended.err
     ended = cli("serve", "--model", model_dir, "--port", 0, "--tls-key", key)
     assert "--tls-key belongs to a certificate: give --tls-cert" in ended.err
+
+
+def test_new_connections_get_a_renewed_certificate(model_dir: Path, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = Certificates(tmp_path / "old"), Certificates(tmp_path / "new")
+    files = tmp_path / "server.pem", tmp_path / "server.key"
+
+    def use(certificates: Certificates) -> None:
+        for file, source in zip(files, certificates.server, strict=True):
+            file.write_bytes(Path(source).read_bytes())
+
+    use(old)
+    with server_process(model_dir, "--tls-cert", files[0], "--tls-key", files[1]) as (process, line):
+        url = line.split()[-1].replace("127.0.0.1", "localhost")
+
+        def accepts(certificates: Certificates) -> bool:
+            try:
+                httpx.get(f"{url}/readyz", verify=ssl.create_default_context(cafile=str(certificates.ca)))
+            except httpx.ConnectError:
+                return False
+            return True
+
+        assert accepts(old)
+        files[0].write_text("no")
+        process.popen.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert accepts(old)
+        use(new)
+        process.popen.send_signal(signal.SIGHUP)
+        until(lambda: accepts(new))
+        assert not accepts(old)
+
+
+def test_an_access_log_that_is_moved_is_opened_again(model: Model, tmp_path: Path) -> None:
+    path, nobody = tmp_path / "access.log", Tokens(None, "NONE")
+    with run_server(Access(create_app(model), nobody, nobody, path)) as running:  # type: ignore[arg-type]
+        running.client.get("/healthz")
+        path.rename(tmp_path / "access.log.1")
+        until(lambda: running.client.get("/healthz").is_success and path.exists())
+        assert "/healthz" in (tmp_path / "access.log.1").read_text()
+        assert "/healthz" in path.read_text()
+        path.unlink()
+        until(lambda: running.client.get("/healthz").is_success and path.exists())
 
 
 def test_requests_through_a_unix_socket_are_drawn_for_the_canary(
