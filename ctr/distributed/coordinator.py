@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -75,6 +76,8 @@ class _Watch:
     idle_since: float | None = None
     """When the last worker left; None while there is one, and before the first."""
     dead: list[str] = field(default_factory=list)
+    dead_reported: int = 0
+    """How many of them the user knows."""
 
     def see(self, view: BoardView) -> None:
         """Update from a view of the board."""
@@ -86,6 +89,12 @@ class _Watch:
             self.idle_since = perf_counter()
         if self.first_claim is None and (at_work or any(rank.owner for rank in view.ranks)):
             self.first_claim = perf_counter()
+
+    def report_dead(self) -> None:
+        """Print which workers have died since the last call, while others go on."""
+        for reason in self.dead[self.dead_reported :]:
+            sys.stderr.write(f"\na worker died, others continue: {reason}\n")
+        self.dead_reported = len(self.dead)
 
     def idle_s(self) -> float:
         """Seconds without any worker."""
@@ -221,6 +230,8 @@ class Coordinator:
             any_alive = workers.alive()  # before the view: a worker that leaves in between has finished
             view = self.board.look(shards=False)
             watch.see(view)
+            if view.workers:
+                watch.report_dead()
             self._expire_dead(view)
             if view.state == "failed":
                 raise read_failure(self._store.url, view.message, self.board.reports())

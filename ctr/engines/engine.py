@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ctr.errors import DataError
@@ -18,6 +19,8 @@ class Failure:
     """What a task returns that would fail again if it were repeated."""
 
     message: str
+    host: str = field(default_factory=socket.gethostname)
+    """The machine of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class DeadWorker:
     """A worker that failed or was killed."""
 
     host: str
-    """Its machine and process, as the board names them."""
+    """Its machine and process, as the board names them; the machine alone if it has left the board."""
     last_line: str
     """Of its output."""
     killed: bool

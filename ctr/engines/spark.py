@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ctr.engines.engine import Failure, Result, Task, results_of
 from ctr.engines.spark_session import spark_errors, spark_session
-from ctr.engines.spark_tasks import run_tasks
+from ctr.engines.spark_tasks import failures_of, run_tasks
 from ctr.engines.spark_workers import SparkWorkers
 from ctr.ps import RedisUrl
 
@@ -47,20 +47,10 @@ class SparkEngine:
         """See `Engine`."""
         if not tasks:
             return []
-        group = f"ctr-{token_hex(4)}"
-        # Known when the task has ended: its result is not, until all tasks have.
-        none: tuple[Failure, ...] = ()
-        failures = self._session.sparkContext.accumulator(none, _Joined())  # type: ignore[arg-type,unused-ignore]
-
-        def noted(task: Task) -> Result | Failure:
-            outcome = function(task)
-            if isinstance(outcome, Failure):
-                failures.add((outcome,))
-            return outcome
-
+        group, failures = f"ctr-{token_hex(4)}", failures_of(self._session)
         with spark_errors(), _watching(self._session, group, len(tasks), failures, on_progress):
             try:
-                return results_of(run_tasks(self._session, group, noted, tasks))
+                return results_of(run_tasks(self._session, group, function, tasks, failures))
             except Exception:
                 results_of(failures.value)  # for which the job was cancelled
                 raise
@@ -74,16 +64,6 @@ class SparkEngine:
 
     def close(self) -> None:
         """See `Engine`: the session stays, as a new one takes seconds to start."""
-
-
-class _Joined:
-    """PySpark's `AccumulatorParam` for tuples."""
-
-    def zero(self, _: tuple[Failure, ...]) -> tuple[Failure, ...]:
-        return ()
-
-    def addInPlace(self, one: tuple[Failure, ...], other: tuple[Failure, ...]) -> tuple[Failure, ...]:  # noqa: N802
-        return one + other
 
 
 @contextmanager

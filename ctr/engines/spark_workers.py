@@ -5,16 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from ctr.engines.engine import DeadWorker
+from ctr.engines.engine import DeadWorker, Failure
 from ctr.engines.spark_session import spark_errors
-from ctr.engines.spark_tasks import run_tasks
+from ctr.engines.spark_tasks import failures_of, run_tasks
 from ctr.errors import CtrError, names_options, naming_options
-from ctr.jit import kernel_digest
 from ctr.ps import RedisUrl
-from ctr.workers import host, take_part
+from ctr.workers import take_part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +27,6 @@ class _Worker:
 
     url: RedisUrl
     job: str
-    kernels: str
-    """The digest of the driver's kernels."""
     as_options: bool
     """Whether messages name settings as options."""
 
@@ -44,9 +41,10 @@ class SparkWorkers:
     def __init__(self, session: SparkSession, url: RedisUrl, job: str, count: int) -> None:
         self._session, self._group = session, f"ctr-{token_hex(4)}"
         self._failure: BaseException | None = None
-        self._dead: list[DeadWorker] = []
-        self._lock = Lock()
-        worker = _Worker(url, job, kernel_digest(), names_options())
+        self._failures = failures_of(session)
+        self._reported = 0
+        """How many failures `newly_dead` has returned."""
+        worker = _Worker(url, job, names_options())
         # A daemon, so that Python does not wait for it.
         self._thread = Thread(target=self._run, args=([worker] * count,), name="spark-workers", daemon=True)
         self._thread.start()
@@ -62,9 +60,9 @@ class SparkWorkers:
 
     def newly_dead(self) -> list[DeadWorker]:
         """See `WorkerGroup`."""
-        with self._lock:
-            dead, self._dead = self._dead, []
-        return dead
+        failures = self._failures.value[self._reported :]
+        self._reported += len(failures)
+        return [DeadWorker(each.host, f"error: {each.message}", killed=False) for each in failures]
 
     def failure(self) -> BaseException | None:
         """See `WorkerGroup`."""
@@ -82,23 +80,16 @@ class SparkWorkers:
     def _run(self, workers: list[_Worker]) -> None:
         try:
             with spark_errors():
-                ends = run_tasks(self._session, self._group, _work, workers)
-            with self._lock:
-                self._dead += [end for end in ends if end is not None]
+                run_tasks(self._session, self._group, _work, workers, self._failures)
         except BaseException as error:  # noqa: BLE001  (raised by the coordinator)
             self._failure = error
 
 
-def _work(worker: _Worker) -> DeadWorker | None:
+def _work(worker: _Worker) -> Failure | None:
     """Run a worker; returns its failure, if any, as Spark would repeat a task that raises."""
     try:
-        if kernel_digest() != worker.kernels:
-            return DeadWorker(host(), _OTHER_CODE.format(host()), killed=False)
         with naming_options(as_options=worker.as_options):
             take_part(worker.url, worker.job, stop=Event())
     except CtrError as error:
-        return DeadWorker(host(), f"error: {error}", killed=False)
+        return Failure(str(error))
     return None
-
-
-_OTHER_CODE = "another version of ctr is installed on {} than at the driver; install the same one"

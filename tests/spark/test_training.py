@@ -107,6 +107,25 @@ def test_every_example_counts_once_though_an_executor_is_killed(
     assert summary["holdout"]["logloss"] == pytest.approx(locally["ssp"]["holdout"]["logloss"], abs=0.003)
 
 
+def test_a_worker_that_cannot_take_part_is_known_at_once(
+    hashed: Path, tmp_path: Path, cluster: Standalone
+) -> None:
+    """One executor has another version of PySpark."""
+    (tmp_path / "sitecustomize.py").write_text("import pyspark; pyspark.__version__ = '4.0.0.dev1'\n")
+    script = f"mkdir {tmp_path}/once 2>/dev/null && export PYTHONPATH={tmp_path}:$PYTHONPATH"
+    env = spark_settings(tmp_path / "conf", SLOW)
+    env |= {"PYSPARK_PYTHON": executors_python(tmp_path, script)}
+    words = ("--engine", "spark", "--master", cluster.url, "--chunk", 8_000)
+    job = train(hashed, tmp_path / "m", *words, env=env)
+    failure = "another version of PySpark is installed here than at the driver; install the same one (on "
+    wait_for(lambda: job.said("a worker died, others continue: "))
+    assert job.said(failure)
+    done = job.end()
+    summary = summary_of(done, tmp_path / "m")
+    assert summary["examples"] == 80_000
+    assert [failure in each for each in summary["moved"]["dead_workers"]] == [True]
+
+
 def kill_in_the_middle(job: Ctr) -> None:
     """Kill an executor while its worker trains."""
     wait_for(lambda: job.said("training: "))

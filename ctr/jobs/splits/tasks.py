@@ -9,11 +9,10 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ctr.engines import Engine, Failure
-from ctr.errors import CtrError, EngineError, names_options, naming_options
+from ctr.errors import CtrError, names_options, naming_options
 from ctr.features import FeatureSpec
 from ctr.features.inputs import FileState, InputFile
 from ctr.features.readers import file_splits, follow_lines
-from ctr.jit import kernel_digest
 from ctr.jobs.splits.attempts import Attempts
 from ctr.progress import progress
 
@@ -30,8 +29,6 @@ class _Task(Generic[Work, Result]):
 
     function: Callable[[Work], Result]
     work: Work
-    kernels: str
-    """The digest of the driver's kernels."""
     as_options: bool
     """Whether messages name settings as options."""
 
@@ -79,8 +76,7 @@ def map_tasks(
     engine: Engine, function: Callable[[Work], Result], work: Sequence[Work], what: str, size: int = 0
 ) -> list[Result]:
     """As `map_splits`, for work without splits; `size`: the number of bytes to read."""
-    kernels = kernel_digest()
-    tasks = [_Task(function, each, kernels, names_options()) for each in work]
+    tasks = [_Task(function, each, names_options()) for each in work]
     with progress(what, size) as show:
         return engine.map(_run, tasks, lambda share: show(0, share))
 
@@ -99,10 +95,6 @@ def _with_split(
 
 def _run(task: _Task[Work, Result]) -> Result | Failure:
     try:
-        if kernel_digest() != task.kernels:
-            raise EngineError(
-                "another version of ctr is installed here than at the driver; install the same one"
-            )
         with naming_options(as_options=task.as_options):
             return task.function(task.work)
     except CtrError as error:
