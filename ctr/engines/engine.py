@@ -59,6 +59,10 @@ class Engine(Protocol):
     """Runs tasks and workers in other processes, perhaps on other machines."""
 
     @property
+    def on_this_machine(self) -> bool:
+        """Whether all tasks run on the driver's machine, with its software, files and network."""
+
+    @property
     def tasks_at_once(self) -> int:
         """About how many tasks run in parallel."""
 

@@ -19,6 +19,8 @@ from ctr.ps import RedisUrl
 class Processes:
     """The `Engine` of one machine, with a process per core for tasks."""
 
+    on_this_machine = True
+
     def __init__(self) -> None:
         self.tasks_at_once = os.cpu_count() or 1
 

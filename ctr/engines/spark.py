@@ -28,6 +28,8 @@ _POLL_S = 0.5
 class SparkEngine:
     """An `Engine` over the Spark session of this program; see `spark_session`."""
 
+    on_this_machine = False
+
     def __init__(self, master: str | None = None) -> None:
         """`master` and errors: see `spark_session`."""
         self._session = spark_session(master)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ def _require_trainable(
 ) -> None:
     """Raise what training would, if it is known before the rows are computed and written."""
     from ctr.engines import open_engine
+    from ctr.jobs.splits import require_reach
 
     wanted = None if spec is None else spec_of(spec)
     if settings.get("settings") is None:  # a file may have more of them, and a spec
@@ -84,7 +86,8 @@ def _require_trainable(
             raise SpecError(f"{wanted.source.format} features have no columns, so a DataFrame has none.")
         also = [name for name in (wanted.label_column, wanted.weight) if name is not None]
         require_columns(data, [*also, *wanted.columns])
-    open_engine("spark", settings.get("master")).close()
+    with closing(open_engine("spark", settings.get("master"))) as engine:
+        require_reach(engine, settings["staging"], settings["store"])
 
 
 def _ordered(data: DataFrame, columns: Sequence[str]) -> DataFrame:

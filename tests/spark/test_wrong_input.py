@@ -12,6 +12,7 @@ import pytest
 from ctr.engines.spark_session import spark_errors
 from ctr.errors import EngineError
 from ctr.jit import SOURCE_NAMES
+from tests.ps.redis_servers import StartRedis
 from tests.spark.clusters import (
     LOCAL,
     LOCAL_CLUSTER,
@@ -142,6 +143,25 @@ def test_a_store_that_executors_do_not_reach(hashed: Path, tmp_path: Path) -> No
     assert (done.code, done.err.count("\n")) == (1, 1), done.err
     assert done.err.startswith("error: no worker is left (")
     assert "cannot be reached" in done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give executors another network")
+def test_a_store_that_executors_do_not_reach_is_reported_before_rows_are_read(
+    tmp_path: Path, start_redis: StartRedis
+) -> None:
+    bad, staging = tmp_path / "bad.tsv", tmp_path / "staging"
+    bad.write_text("a row that cannot be read\n")
+    settings = {"spark.python.unix.domain.socket.enabled": "true"}
+    env = spark_settings(tmp_path / "conf", settings)
+    env |= {"PYSPARK_PYTHON": executors_python(tmp_path, "", "unshare --net")}
+    words = ("--spec", "criteo", "--staging", staging, "--store", start_redis().url)
+    done = run(
+        *("train", bad, "--model", tmp_path / "m", "--engine", "spark", "--master", LOCAL, *words), env=env
+    )
+    assert (done.code, done.err.count("\n")) == (1, 1), done.err
+    assert "cannot be reached" in done.err
+    assert "; give --store an address that all machines reach (on " in done.err
+    assert list(staging.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ctr.errors import EngineError
+from ctr.features import scratch_folder
+from ctr.features.dataset import ATTEMPTS
 from ctr.features.inputs import RemoteFolder
 
 _MARK = "mark"
@@ -27,6 +29,26 @@ class Attempts(Protocol):
 
     def require_shared(self) -> None:
         """Raise EngineError if this machine has other storage than the driver."""
+
+
+@contextmanager
+def local_attempts(out: Path) -> Iterator[LocalAttempts]:
+    """Attempts in a folder beside `out`, which is removed in the end; called by the driver."""
+    place = out.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
+        yield LocalAttempts.start(folder)
+
+
+@contextmanager
+def remote_attempts(out: RemoteFolder) -> Iterator[RemoteAttempts]:
+    """Attempts in a folder below `out`, which is removed in the end; called by the driver."""
+    folder = out / ATTEMPTS / secrets.token_hex(8)
+    try:
+        folder.write(_MARK, b"")
+        yield RemoteAttempts(folder)
+    finally:
+        folder.remove_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +80,7 @@ class LocalAttempts:
         except OSError:
             is_shared = False
         if not is_shared:
-            raise EngineError(
-                f"{self.folder.parent}: this machine does not see the driver's files there; give an output"
-                " folder on storage that all machines share"
-            )
+            raise _not_shared(self.folder.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +98,13 @@ class RemoteAttempts:
             (self.folder / folder.name).upload(folder, sorted(path.name for path in folder.iterdir()))
 
     def require_shared(self) -> None:
-        """See `Attempts`: everybody reaches a URI, or is told so by the first request."""
+        """See `Attempts`: it finds the driver's file. Also raises DataError if the URI cannot be reached."""
+        if not self.folder.has(_MARK):
+            raise _not_shared(self.folder.uri)
+
+
+def _not_shared(place: Path | str) -> EngineError:
+    return EngineError(
+        f"{place}: this machine does not see the driver's files there; give an output folder on storage that"
+        " all machines share"
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctr.errors import DataError
-from ctr.features import BLOCK_ROWS, BadRowPolicy, RawSource, scratch_folder
-from ctr.features.dataset import ATTEMPTS, DatasetDraft, Done
+from ctr.features import BLOCK_ROWS, BadRowPolicy, RawSource
+from ctr.features.dataset import DatasetDraft, Done
 from ctr.features.folder import MANIFEST
 from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
-from ctr.jobs.splits.attempts import Attempts, LocalAttempts, RemoteAttempts
+from ctr.jobs.splits.attempts import Attempts, LocalAttempts, local_attempts, remote_attempts
 from ctr.jobs.splits.tasks import map_splits, splits_by_file
 from ctr.jobs.splits.windows import SplitWindows, look_back
 
@@ -67,9 +66,9 @@ def write_splits(
     Each attempt at a split writes to its own folder beside `out`. The attempt whose result arrives counts;
     files of other attempts never become part of the data set. Raises DataError and EngineError.
     """
-    place = out.resolve()
-    with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
-        hashed = _hash_all(engine, source, LocalAttempts.start(folder), choice, str(place), what)
+    with local_attempts(out) as attempts:
+        folder = attempts.folder
+        hashed = _hash_all(engine, source, attempts, choice, str(out.resolve()), what)
         _take_passes(source, hashed, folder)
         for each in chain.from_iterable(hashed):
             for old, new in draft.take(each.done).items():
@@ -85,9 +84,9 @@ def upload_splits(
     what: str,
 ) -> set[str]:
     """As `write_splits`, for a data set behind a URI. Returns the names of its parts there."""
-    attempts = out / ATTEMPTS / secrets.token_hex(8)
-    try:
-        hashed = _hash_all(engine, source, RemoteAttempts(attempts), choice, out.uri, what)
+    with remote_attempts(out) as shared:
+        attempts = shared.folder
+        hashed = _hash_all(engine, source, shared, choice, out.uri, what)
         with tempfile.TemporaryDirectory(prefix="ctr-") as folder:
             bad_rows = [name for name in attempts.names() if name.endswith(f"/{_BAD_ROWS}")]
             for name in bad_rows:
@@ -102,8 +101,6 @@ def upload_splits(
         }
         out.take(attempts, parts)
         return set(parts.values())
-    finally:
-        attempts.remove_all()
 
 
 def _hash_all(

@@ -9,13 +9,12 @@ from pathlib import Path
 
 from ctr.engines import Engine
 from ctr.errors import DataError
-from ctr.features import FeatureSpec, scratch_folder
-from ctr.features.dataset import ATTEMPTS
+from ctr.features import FeatureSpec
 from ctr.features.inputs import InputFile
 from ctr.features.raw import FirstPass
 from ctr.features.readers import RawFiles, RowChoice
 from ctr.features.spec import learnt_of
-from ctr.jobs.splits.attempts import LocalAttempts
+from ctr.jobs.splits.attempts import LocalAttempts, local_attempts
 from ctr.jobs.splits.tasks import map_splits, splits_by_file
 
 _MERGED_AT_ONCE = 16  # by one task
@@ -51,11 +50,9 @@ def fit_splits(
         return first.fitted()
     if out is None:
         return _fit(engine, spec, files, choice, first, None)
-    place = out.resolve()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(place.parent, f".{place.name}.", ATTEMPTS) as folder:
-            return _fit(engine, spec, files, choice, first, LocalAttempts.start(folder))
+        with local_attempts(out) as shared:
+            return _fit(engine, spec, files, choice, first, shared)
     except OSError as error:
         raise DataError(f"{out}: the data set could not be written ({error}).") from error
 

@@ -72,7 +72,7 @@ def run(
     with _saying_what_remains(remains), ExitStack() as opened:
         require_places(job)
         engine = None if job.engine is None else opened.enter_context(_opened(job))
-        stage = opened.enter_context(staged(job))
+        stage = opened.enter_context(staged(job, engine))
         setup = set_up(stage.job)
         setup.source.bad_rows.merge(stage.bad_rows)
         if setup.holdout is not None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SettingError, named
 from ctr.features import BLOCK_ROWS, BadRows, FeatureSpec, is_dataset
@@ -17,6 +18,9 @@ from ctr.features.inputs import RemoteFolder, input_files
 from ctr.jobs.training.outcome import require_places
 from ctr.jobs.training.setup import wanted_spec
 from ctr.settings import BuildJob, TrainJob
+
+if TYPE_CHECKING:
+    from ctr.engines import Engine
 
 _TRAINING, _HOLDOUT = "training.hashed", "holdout.hashed"
 _NOTE = "staged.json"
@@ -34,13 +38,13 @@ class Staged:
 
 
 @contextmanager
-def staged(job: TrainJob) -> Iterator[Staged]:
-    """The job over hashed data sets of its raw inputs, which its engine builds in the staging folder, if any.
+def staged(job: TrainJob, engine: Engine | None) -> Iterator[Staged]:
+    """The job over hashed data sets of its raw inputs, which `engine` builds in the staging folder, if any.
 
     A job with checkpoints uses the data sets that it built before it was killed. They are removed after the
     `with` block, unless the job keeps them. Raises as `build_datasets`.
     """
-    if job.staging is None or any(map(is_dataset, job.inputs)):
+    if engine is None or job.staging is None or any(map(is_dataset, job.inputs)):
         yield Staged(job)
         return
     names = [_TRAINING] if job.holdout_where is None else [_TRAINING, _HOLDOUT]
@@ -53,6 +57,9 @@ def staged(job: TrainJob) -> Iterator[Staged]:
     try:
         if bad_rows is None:
             _require_store(job)
+            from ctr.jobs.splits import require_reach  # with what other jobs do without
+
+            require_reach(engine, job.staging, job.store)
             bad_rows = _build(job, spec, places)
             entry = {"key": key, "bad_rows": [each.to_json() for each in bad_rows]}
             folder.write(_NOTE, json.dumps(entry).encode())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import ctr.engines
 from ctr.features import load_spec
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command, wait_for
-from tests.ps.redis_servers import needs_redis
+from tests.ctr.jobs.splits.test_storage import Apart
+from tests.ps.redis_servers import StartRedis, needs_redis
 
 
 @pytest.fixture
@@ -77,6 +81,42 @@ def test_a_store_that_does_not_answer_is_reported_before_rows_are_read(cli: Cli,
     assert done.code == 1
     assert done.err.startswith("error: redis://127.0.0.1:1/0: cannot be reached")
     assert not staging.exists()
+
+
+def test_a_staging_folder_of_the_driver_alone_is_reported_before_rows_are_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, staging = tmp_path / "bad.tsv", tmp_path / "staging"
+    bad.write_text("a row that cannot be read\n")
+    engine = Apart(staging)
+    monkeypatch.setattr(ctr.engines, "open_engine", lambda *_: engine)
+    words = ("--store", "embedded://?shards=1", "--engine", "processes", "--staging", staging)
+    done = cli("train", bad, "--spec", "criteo", "--model", tmp_path / "m", *words)
+    assert done.code == 1
+    assert done.err.startswith(f"error: {staging}: this machine does not see the driver's files there; give")
+    assert engine.maps == 1
+    assert list(staging.iterdir()) == []
+
+
+@needs_redis
+def test_a_store_that_only_the_driver_reaches_is_reported_before_rows_are_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_redis: StartRedis
+) -> None:
+    bad, staging, server = tmp_path / "bad.tsv", tmp_path / "staging", start_redis()
+    bad.write_text("a row that cannot be read\n")
+
+    class WithoutStore(Apart):
+        def map(self, function: Callable[[Any], Any], *rest: Any) -> list[Any]:
+            server.servers[0].kill()
+            return super().map(function, *rest)
+
+    monkeypatch.setattr(ctr.engines, "open_engine", lambda *_: WithoutStore(tmp_path / "elsewhere"))
+    words = ("--store", server.url, "--engine", "processes", "--staging", staging)
+    done = cli("train", bad, "--spec", "criteo", "--model", tmp_path / "m", *words)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "cannot be reached" in done.err
+    assert "; give --store an address that all machines reach (on " in done.err
+    assert list(staging.iterdir()) == []
 
 
 def test_staging_needs_an_engine(cli: Cli, click_log: Path, tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import ctr
+import ctr.engines
 from ctr.errors import CtrError
+from tests.ctr.jobs.splits.test_storage import Apart
 
 SPEC = """
 version: 1
@@ -62,6 +64,14 @@ def test_what_is_known_without_the_rows(
         ctr.spark.train(frame, spec, staging=tmp_path / "staging", **{"store": EMBEDDED, **settings})
     assert said in str(caught.value)
     assert not (tmp_path / "staging").exists()
+
+
+def test_executors_do_not_see_the_staging_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame: Any = Frame("site", "click", "w")
+    monkeypatch.setattr(ctr.engines, "open_engine", lambda *_: Apart(tmp_path))
+    with pytest.raises(CtrError, match="this machine does not see the driver's files there"):
+        ctr.spark.train(frame, SPEC, staging=tmp_path, store=EMBEDDED)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_have_their_own_order(tmp_path: Path) -> None:

@@ -12,7 +12,10 @@ import pytest
 
 import ctr.engines
 from ctr.engines.engine import results_of
+from ctr.errors import EngineError
+from ctr.features.inputs import RemoteFolder
 from ctr.jobs.splits import tasks
+from ctr.jobs.splits.attempts import remote_attempts
 from tests.command_line import Cli
 
 LEARNS = """
@@ -29,6 +32,7 @@ class Apart:
     """An engine whose tasks do not see what the driver has written."""
 
     tasks_at_once = 2
+    on_this_machine = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,3 +77,12 @@ def test_storage_of_the_driver_alone(
     )
     assert engine.maps == 1
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_uri_that_means_another_place_elsewhere(tmp_path: Path) -> None:
+    out = RemoteFolder((tmp_path / "out").as_uri())
+    with remote_attempts(out) as attempts:
+        attempts.require_shared()
+        (tmp_path / "out").rename(tmp_path / "elsewhere")
+        with pytest.raises(EngineError, match=r"out/.*: this machine does not see the driver's files there"):
+            attempts.require_shared()
