@@ -87,6 +87,15 @@ class Layout:
         """Pieces of a string."""
         return self.pieces.count // self.strings.count
 
+    @property
+    def watermark_hashes(self) -> int:
+        """The number of hashes over which the watermarks of a partition are spread.
+
+        A push watches the hash of its data shard, so data shards that are trained at the same time should
+        have different ones. Workers become more with the nodes, as partitions do.
+        """
+        return max(LEAST_PARTITIONS, self.partitions.count)
+
     def strings_of(self, partition: int) -> range:
         """The numbers of a partition's strings."""
         return range(partition * self.per_partition, (partition + 1) * self.per_partition)

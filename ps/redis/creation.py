@@ -18,7 +18,6 @@ from ctr.ps.layout import Layout
 from ctr.ps.wire import (
     INCARNATION,
     PATIENCE_S,
-    WATERMARK_HASHES,
     Command,
     Connection,
     Keys,
@@ -35,7 +34,7 @@ from ctr.ps.wire import (
     require_no_eviction,
 )
 
-LAYOUT_VERSION = "9"
+LAYOUT_VERSION = "10"
 
 _CREATING, _READY = b"creating", b"ready"
 """Fields of the meta hash: the state of the model; neither while it is dropped."""
@@ -143,7 +142,7 @@ def _create(
     """Write the incarnation to the partitions of a model whose `meta` exists, and mark it as ready."""
     try:
         for batch in _batches(_former_partitions(connection, keys, layout)):
-            connection.ask_each([("DEL", *partition_keys(keys, p, layout.per_partition)) for p in batch])
+            connection.ask_each([("DEL", *partition_keys(keys, p, layout)) for p in batch])
         for batch in _batches(range(0 if restoring else layout.partitions.count)):
             checked(connection.ask_each([("HSET", keys.facts(p), INCARNATION, incarnation) for p in batch]))
 
@@ -169,12 +168,12 @@ def _former_partitions(connection: Connection, keys: Keys, layout: Layout) -> li
     for batch in _batches(range(layout.partitions.count)):
         reads: list[Command] = []
         for p in batch:
-            own_keys = partition_keys(keys, p, layout.per_partition)
+            own_keys = partition_keys(keys, p, layout)
             reads += [("HGET", own_keys[0], INCARNATION), ("EXISTS", *own_keys)]
         answers = connection.ask_each(reads)
         for p, incarnation, count in zip(batch, answers[::2], answers[1::2], strict=True):
             if isinstance(incarnation, ServerError) or (incarnation is None and count):
-                names = ", ".join(key.decode() for key in partition_keys(keys, p, layout.per_partition))
+                names = ", ".join(key.decode() for key in partition_keys(keys, p, layout))
                 raise StoreError(
                     f"the store holds something else under a key that the model {keys.model!r} needs (one of "
                     f"{names}); name another model (?model=NAME), or delete it."
@@ -271,14 +270,14 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
     rank_count = 0 if isinstance(ranks, ServerError) else int(ranks or 0)
     connection.ask_each([("DEL", keys.rank(rank)) for rank in range(rank_count)])
     count = int(partitions or 0)
-    strings = Layout.of(int(bits or 1), count).per_partition if count else 0
+    layout = Layout.of(int(bits or 1), max(count, 1))
     for batch in _batches(range(count)):
         incarnations = connection.ask_each([("HGET", keys.facts(p), INCARNATION) for p in batch])
         # During the creation of a model, a key without an incarnation may belong to somebody else.
         drop_others = creating is None
         connection.ask_each(
             [
-                ("DEL", *partition_keys(keys, p, strings))
+                ("DEL", *partition_keys(keys, p, layout))
                 for p, owner in zip(batch, incarnations, strict=True)
                 if owner == incarnation or (drop_others and (owner is None or isinstance(owner, ServerError)))
             ]
@@ -287,17 +286,17 @@ def drop_model(connection: Connection, keys: Keys, incarnation: bytes) -> None:
         connection.ask(("DEL", *keys.board.all, keys.meta))
 
 
-def partition_keys(keys: Keys, partition: int, strings: int) -> tuple[bytes, ...]:
-    """All keys of a partition with this many strings; the key of its facts first."""
+def partition_keys(keys: Keys, partition: int, layout: Layout) -> tuple[bytes, ...]:
+    """All keys of a partition; the key of its facts first."""
     names = keys.state, keys.last_slots, keys.log, keys.present, keys.folding, keys.fold_steps
-    of_strings = (name(partition, i) for i in range(strings) for name in names)
+    of_strings = (name(partition, i) for i in range(layout.per_partition) for name in names)
     feed = keys.feed(partition), keys.feed_version(partition)
-    return keys.facts(partition), *watermark_keys(keys, partition), *feed, *of_strings
+    return keys.facts(partition), *watermark_keys(keys, partition, layout), *feed, *of_strings
 
 
-def watermark_keys(keys: Keys, partition: int) -> list[bytes]:
+def watermark_keys(keys: Keys, partition: int, layout: Layout) -> list[bytes]:
     """The keys of all hashes with a partition's watermarks."""
-    return [keys.watermarks(partition, i) for i in range(WATERMARK_HASHES)]
+    return [keys.watermarks(partition, i) for i in range(layout.watermark_hashes)]
 
 
 def _batches(partitions: range | list[int]) -> Iterator[range | list[int]]:

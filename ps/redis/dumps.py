@@ -63,7 +63,7 @@ class Dumps:
         dumps: list[PartitionDump] = []
         model, keys, layout = self._reads, self._reads.keys, self._reads.layout
         strings = range(layout.per_partition)
-        hashes = keys.facts(partition), *watermark_keys(keys, partition)
+        hashes = keys.facts(partition), *watermark_keys(keys, partition, layout)
         versions = [
             command(b"GET", keys.feed_version(partition)),
             *(command(b"HGETALL", key) for key in hashes),
@@ -142,14 +142,14 @@ class Dumps:
         if len(dump.state) not in (0, k * size):
             raise StoreError(f"partition {p} was dumped with {len(dump.state)} bytes, not {k * size}.")
         restoring = Transaction()
-        restoring.add(command(b"DEL", *partition_keys(keys, p, k)))
+        restoring.add(command(b"DEL", *partition_keys(keys, p, model.layout)))
         for i in range(k) if dump.state else ():
             self._restore_string(restoring, (p, i), memoryview(dump.state)[i * size : (i + 1) * size])
         facts = INCARNATION, model.incarnation, *((STATE, b"1") if dump.state else ())
         restoring.add(command(b"HSET", keys.facts(p), *facts))
         for name, number in dump.applied.items():
             shard = int(name.rpartition(":")[2])
-            restoring.add(command(b"HSET", keys.watermarks(p, shard), name.encode(), b"%d" % number))
+            restoring.add(command(b"HSET", model.watermarks(p, shard), name.encode(), b"%d" % number))
 
         def on_node(link: Link, partitions: Sequence[int]) -> list[int]:
             _, owner = checked(link.ask(("WATCH", keys.facts(p)), ("HGET", keys.facts(p), INCARNATION)))

@@ -34,6 +34,10 @@ class RedisModel:
     incarnation: bytes
     """The random id of the model's creation, which is part of every partition's facts."""
 
+    def watermarks(self, partition: int, shard: int) -> bytes:
+        """The key of the hash that has a data shard's watermark in a partition. Every push watches it."""
+        return self.keys.watermarks(partition, shard % self.layout.watermark_hashes)
+
     def ask_facts(self, partition: int) -> bytes:
         """The command that reads the facts of a partition; pass its answer to `facts`."""
         fields = INCARNATION, STATE, ALL_PRESENT, FOLDS, FEED

@@ -25,7 +25,6 @@ from ctr.ps.redis.model import RedisModel
 from ctr.ps.redis.string_push import read_range
 from ctr.ps.wire import (
     INCARNATION,
-    WATERMARK_HASHES,
     Address,
     Link,
     ReplyReader,
@@ -193,7 +192,7 @@ class Pulls:
         head = command(b"MULTI") + model.ask_facts(p) + model.ask_steps(p)
         exist = command(b"EXISTS", *(each.key for each in pull.reads))
         marks = (
-            command(b"HGET", model.keys.watermarks(p, shard), watermark_field(job, shard)) for shard in shards
+            command(b"HGET", model.watermarks(p, shard), watermark_field(job, shard)) for shard in shards
         )
         return b"".join((head, exist, *marks, *(each.encode() for each in pull.reads), command(b"EXEC")))
 
@@ -261,14 +260,14 @@ class Pulls:
         self, job: str, shards: Sequence[int], note: Callable[[int, list[int]], None]
     ) -> None:
         """Call `note` with each partition and its last pushes of these data shards."""
-        keys = self.model.keys
-        order = sorted(range(len(shards)), key=lambda i: shards[i] % WATERMARK_HASHES)
-        by_hash = groupby((shards[i] for i in order), lambda shard: shard % WATERMARK_HASHES)
+        keys, number = self.model.keys, self.model.layout.watermark_hashes
+        order = sorted(range(len(shards)), key=lambda i: shards[i] % number)
+        by_hash = groupby((shards[i] for i in order), lambda shard: shard % number)
         shards_by_hash = [list(group) for _, group in by_hash]
         hashes = [(group[0], [watermark_field(job, shard) for shard in group]) for group in shards_by_hash]
 
         def ask(p: int) -> bytes:
-            hashed = (command(b"HMGET", keys.watermarks(p, first), *fields) for first, fields in hashes)
+            hashed = (command(b"HMGET", self.model.watermarks(p, first), *fields) for first, fields in hashes)
             return command(b"HGET", keys.facts(p), INCARNATION) + b"".join(hashed)
 
         def read(p: int, replies: ReplyReader) -> None:

@@ -81,7 +81,7 @@ class PushRequest:
         p, keys = self.partition, self.model.keys
         # The watermark of any data shard, if none is written.
         job, shard = ("", 0) if self.token is None else (self.token.job, self.token.shard)
-        watermarks = keys.watermarks(p, shard)
+        watermarks = self.model.watermarks(p, shard)
         needed = {keys.state(p, i) for i in range(self.model.layout.per_partition)}
         needed.update(push.key for push in self.pushes)
         needed.update(keys.log(p, i) for i in self.logs)
@@ -142,7 +142,7 @@ class PushRequest:
         if (token := self.token) is not None:
             mark = Watermark(self.watermark.number if self.only_attempt else token.number, token.attempt)
             field = watermark_field(token.job, token.shard)
-            transaction.add(command(b"HSET", keys.watermarks(p, token.shard), field, mark.to_bytes()))
+            transaction.add(command(b"HSET", self.model.watermarks(p, token.shard), field, mark.to_bytes()))
         fields = (STATE, b"1") * is_first + (ALL_PRESENT, b"1") * (self.all_present and not facts.all_present)
         if fields:
             transaction.add(command(b"HSET", keys.facts(p), *fields))

@@ -8,7 +8,6 @@ from ctr.ps.wire.keys import (
     FOLDS,
     INCARNATION,
     STATE,
-    WATERMARK_HASHES,
     BoardKeys,
     Keys,
     Watermark,

@@ -134,12 +134,9 @@ class Keys:
         """A hash: the facts of a partition: INCARNATION, STATE, FOLDS, ALL_PRESENT, FEED."""
         return self._of_partition(partition, "a")
 
-    def watermarks(self, partition: int, shard: int) -> bytes:
-        """A hash: the `Watermark` of this data shard, and those of others.
-
-        Every push watches its hash. Data shards that are trained at the same time seldom share one.
-        """
-        return self._of_partition(partition, f"m{shard % WATERMARK_HASHES}")
+    def watermarks(self, partition: int, number: int) -> bytes:
+        """A hash, one of several: the `Watermark`s of some data shards, see `RedisModel.watermarks`."""
+        return self._of_partition(partition, f"m{number}")
 
     def state(self, partition: int, string: int = 0) -> bytes:
         """A string, one of several: the packed accumulators, 8 bytes per slot."""
@@ -203,9 +200,6 @@ def _prefix(model: str, partition: int) -> str:
     reversed_bits = int(f"{partition % _RANGES:0{_RANGE_BITS}b}"[::-1], 2)
     return f"ctr:{model}:{partition}{{{_hash_tags()[reversed_bits]}}}:"
 
-
-WATERMARK_HASHES = 16
-"""The number of hashes over which the watermarks of a partition are spread."""
 
 INCARNATION = b"incarnation"
 """Field of the meta hash and of every partition's facts: the random id of the model's creation."""

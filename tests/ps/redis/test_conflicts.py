@@ -119,3 +119,32 @@ def test_time_is_counted_from_the_first_conflict(redis_url: str, monkeypatch: py
         assert (tries, delays) == (4, [])
         assert (store.pull(slots) == 1).all()
         store.drop()
+
+
+def test_with_more_nodes_pushes_of_more_data_shards_meet_nowhere(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As there are more workers, too."""
+    monkeypatch.setattr(layout, "PARTITIONS_PER_NODE", 64)
+    tries = 0
+
+    def meddle(data: bytes) -> None:
+        nonlocal tries
+        if b"EXEC" in data and pushing:
+            tries += 1
+            others.push(slots, delta, Token("job", 8 + 16, tries))
+
+    slots = np.array([3, 250], np.uint32)  # too far apart to move the range, which would be watched
+    delta, pushing = np.ones((2, 2), np.float32), False
+    with cut_line(redis_url, on_data=meddle) as line:
+        store = opened(line.url, bits=14, model="many")
+        others = opened(redis_url, bits=14, model="many", join=True)
+        assert store.partitions.count == 64
+        store.push(slots, delta, Token("job", 9, 0))  # makes the strings
+        pushing = True
+        store.push(slots, delta, Token("job", 8, 0))
+        pushing = False
+        assert tries == 1
+        assert (store.pull(slots) == 3).all()
+        others.close()
+        store.drop()

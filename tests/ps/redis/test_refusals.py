@@ -88,7 +88,7 @@ class TestRefusals:
         with redis.Redis.from_url(server.url) as client:
             client.hset("ctr:{older:meta}", mapping=fields)
             for options in ({"join": True}, {"join": False}):
-                with pytest.raises(StoreError, match="layout 3, this one has layout 9"):
+                with pytest.raises(StoreError, match="layout 3, this one has layout 10"):
                     opened(server.url, model="older", **options)
             status = StoreObserver(parse_redis_url(f"{server.url}?model=older")).look()
             assert "layout 3" in str(status.problem)

@@ -125,7 +125,7 @@ def test_a_dropped_model_leaves_nothing(store: RedisStore, shared_cluster: Break
         )
     )
     fold_all(other)
-    keys = {key for p in range(16) for key in partition_keys(other.keys, p, 4)}
+    keys = {key for p in range(16) for key in partition_keys(other.keys, p, other.layout)}
 
     def there() -> set[bytes]:
         found: set[bytes] = set()
