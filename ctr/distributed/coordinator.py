@@ -329,7 +329,7 @@ class Coordinator:
             each = WorkerReport.from_bytes(blob)
             report.add(each)
             if (worker := host_of(name)) is not None:
-                by_worker[worker] = each
+                by_worker.setdefault(worker, WorkerReport()).add(each)  # of the threads of a process
         position = JobPosition.of(view)
         examples, passes = position.examples(self._plan, report.bad_rows), position.passes(self._plan)
         result = TrainResult(

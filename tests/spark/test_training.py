@@ -77,6 +77,16 @@ def test_the_model_is_as_good_as_that_of_local_workers(
     assert all(f"worker {worker}: " in done.out for worker in by_worker)
 
 
+def test_a_task_with_two_cores_is_two_workers(
+    hashed: Path, locally: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    words = ("--engine", "spark", "--master", LOCAL, "--consistency", "bsp", "--holdout-fraction", 0.1)
+    job = train(hashed, tmp_path / "m", *words, env=spark_settings(tmp_path, {"spark.task.cpus": 2}))
+    summary = summary_of(job.end(), tmp_path / "m")
+    assert summary["model"] == locally["bsp"]["model"]
+    assert [each["examples"] for each in summary["moved"]["by_worker"].values()] == [72_000]
+
+
 def test_an_executor_that_is_killed_changes_nothing_in_rounds(
     hashed: Path, locally: dict[str, dict[str, Any]], tmp_path: Path, cluster: Standalone
 ) -> None:

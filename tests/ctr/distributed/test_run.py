@@ -437,8 +437,9 @@ class TestJoining:
         helpers.join()
         assert helpers.errors == []
         assert same_sums(result.state, in_memory(job)[0])
-        report = running.facts().report
+        report, by_worker = running.facts().report, running.facts().by_worker
         assert report.progressive.examples == report.later_passes.examples == job.rows
+        assert sum(of.examples for of in by_worker.values()) == 2 * job.rows  # all in one process
 
     def test_there_is_no_such_job(self, cli: Cli, job_data: Path, redis_url: str) -> None:
         words = ("worker", "--store", redis_url)
