@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,41 @@ def test_a_worker_that_cannot_take_part_is_known_at_once(
     summary = summary_of(done, tmp_path / "m")
     assert summary["examples"] == 80_000
     assert [failure in each for each in summary["moved"]["dead_workers"]] == [True]
+
+
+@pytest.mark.parametrize("consistency", ["bsp", "ssp"])
+def test_a_speculative_twin_takes_over(
+    consistency: str, hashed: Path, tmp_path: Path, cluster: Standalone
+) -> None:
+    """The task of the only worker is copied to the other executor, and freezes."""
+    one = ("--workers", 1, "--chunk", 4_000, "--consistency", consistency, "--holdout-fraction", 0.1)
+    alone = summary_of(train(hashed, tmp_path / "alone", *one).end(), tmp_path / "alone")
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.task.duration.threshold": "1s",
+        **SLOW,
+    }
+    job = train(
+        hashed,
+        tmp_path / "m",
+        *(*one, "--engine", "spark", "--master", cluster.url, *_LEASE),
+        env=spark_settings(tmp_path / "conf", settings),
+    )
+    wait_for(lambda: job.said("training: "))
+    frozen = min(job.python_workers())  # the older one
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        summary = summary_of(job.end(), tmp_path / "m")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(frozen, signal.SIGCONT)
+    assert summary["moved"]["workers_seen"] == 2
+    assert summary["examples"] == alone["examples"] == 72_000
+    if consistency == "bsp":
+        assert summary["model"] == alone["model"]
+    else:
+        assert summary["holdout"]["logloss"] == pytest.approx(alone["holdout"]["logloss"], abs=0.003)
 
 
 def kill_in_the_middle(job: Ctr) -> None:
