@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from ctr.errors import CtrError, EngineError, named
 
@@ -125,13 +126,23 @@ def _require_java() -> None:
 
 
 def _require_answer(master: str) -> None:
-    """Raise EngineError if nobody answers at `spark://host:port`, which Spark would try for a minute."""
-    if not master.startswith("spark://"):
+    """Raise EngineError if nobody answers at `spark://…` or `k8s://…`, which Spark would try for a minute."""
+    scheme, _, place = master.partition("://")
+    addresses: list[tuple[str, int]] = []
+    if scheme == "spark":
+        addresses = [(host, int(port)) for host, port in re.findall(r"([^/,:]+):(\d+)", place)]
+        who, remedy = "Spark master", "check host and port, or start one"
+    elif scheme == "k8s":
+        with suppress(ValueError):
+            api = urlsplit(place if "://" in place else f"https://{place}")
+            addresses = [(api.hostname or place, api.port or (80 if api.scheme == "http" else 443))]
+        who, remedy = "Kubernetes API server", "`kubectl cluster-info` prints its URL"
+    else:
         return
-    for host, port in re.findall(r"([^/,:]+):(\d+)", master.removeprefix("spark://")):
-        with suppress(OSError), socket.create_connection((host, int(port)), _CONNECT_S):
+    for address in addresses:
+        with suppress(OSError), socket.create_connection(address, _CONNECT_S):
             return
-    raise EngineError(f"{master}: no Spark master answers there; check host and port, or start one.")
+    raise EngineError(f"{master}: no {who} answers there; {remedy}.")
 
 
 def _reason(text: str) -> str:

@@ -78,6 +78,14 @@ def test_a_master_that_does_not_answer(logs: list[Path], tmp_path: Path) -> None
     assert said == "spark://127.0.0.1:9: no Spark master answers there; check host and port, or start one."
 
 
+@pytest.mark.parametrize("place", ["https://127.0.0.1:9", "127.0.0.1:9", "https://127.0.0.1:nine"])
+def test_kubernetes_that_does_not_answer(logs: list[Path], tmp_path: Path, place: str) -> None:
+    said = refused(tmp_path / "x", logs, f"k8s://{place}", environment())
+    assert said == (
+        f"k8s://{place}: no Kubernetes API server answers there; `kubectl cluster-info` prints its URL."
+    )
+
+
 def test_executors_without_the_package(logs: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "without"
     folder.mkdir()
