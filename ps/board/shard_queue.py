@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.job_record import JobGoneError, JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.owners import (
     FINISHED,
@@ -135,13 +135,17 @@ class ShardQueue:
             return None
         # Without watching anything: one that has expired, or belongs to an earlier job, leaves one that is
         # free. If an answer is lost, the worker owns two, and gets the first when it asks for free ones.
-        lease, clock, (state, moves), length = self._record.ask(
-            ("ZSCORE", key.leases, me),
-            ("ZSCORE", key.clocks, me),
-            ("HMGET", key.job, "state", "moves"),
-            ("APPEND", key.owners, entry_of(worker)),
-            together=True,
-        )
+        try:
+            lease, clock, (state, moves), length = self._record.ask(
+                ("ZSCORE", key.leases, me),
+                ("ZSCORE", key.clocks, me),
+                ("HMGET", key.job, "state", "moves"),
+                ("APPEND", key.owners, entry_of(worker)),
+                together=True,
+            )
+        except JobGoneError:
+            self._record.remove_left(key.owners)
+            raise
         if lease is None or clock is None or state != b"running":
             return None
         self._started, self._moves = count_entries(length), int(fact(moves))
