@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ctr.errors import StoreError
 from ctr.ps.board.job_board import JobBoard
-from ctr.ps.board.job_record import JobRecord
+from ctr.ps.board.job_record import JobGoneError, JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.shard_queue import Affinity, ShardQueue, choose_shard
 from ctr.ps.wire.url import parse_redis_url
@@ -195,6 +195,21 @@ class TestQueue:
         assert board.queue.claim(fast, [0, 1, 2, 3, 5]).shard == 4
         board.stop()
         assert board.queue.claim(fast, range(6)) is None
+
+    def test_a_claim_after_the_job_was_dropped_leaves_nothing(
+        self, url: str, board: JobBoard, boards: Boards
+    ) -> None:
+        """It writes before it knows: nothing is watched."""
+        board.create("job", b"", shards=12)
+        worker = board.leases.register("fast")
+        assert board.queue.claim(worker).shard == 0
+        assert board.queue.advance(worker, 0, 1, 1)
+        assert board.queue.claim(worker, [0]).shard == 1
+        record = board.queue._record
+        record.connection.ask(("DEL", *record.key.all))
+        with pytest.raises(JobGoneError):
+            board.queue._claim_new(worker)
+        assert record.connection.ask(("EXISTS", *record.key.all)) == [0]
 
     def test_claims_beyond_the_last(self, url: str, board: JobBoard, boards: Boards) -> None:
         """As many workers at once as there are new data shards left: some claim ones that do not exist."""
