@@ -98,14 +98,22 @@ def measure_parquet(folder: Path, log: Path, rows: int, rounds: int) -> None:
     def build() -> float:
         return float(ctr("features", "build", "--spec", spec, path, "--out", hashed, cores=1)["seconds"])
 
+    def read_dictionaries() -> float:
+        begun = perf_counter()
+        with parquet.ParquetFile(path, read_dictionary=[*NUMBERS, *CATEGORIES]) as file:
+            for _ in file.iter_batches(1 << 16, use_threads=False):
+                pass
+        return perf_counter() - begun
+
     build()  # compiles the kernels, if this is their first run
-    in_memory, theirs, ours = alternate(rounds, hash_lists, hash_file, build)
+    in_memory, theirs, arrow, ours = alternate(rounds, hash_lists, hash_file, read_dictionaries, build)
     print(f"\nParquet, 39 columns of strings, one core: {rows:,} rows, {rounds} runs in turns")
     print(_HEAD)
     print(f"  {'FeatureHasher, from lists in memory':44}{rows / in_memory:12,.0f}")
     print(f"  {'FeatureHasher, from Parquet':44}{rows / theirs:12,.0f}")
     print(f"  {'ctr features build (1.0M rows/s asked)':44}{rows / ours:12,.0f}{theirs / ours:8.2f}  12")
     print(f"  {'  beside lists in memory':56}{in_memory / ours:8.2f}")
+    print(f"  {'  beside reading dictionaries with pyarrow alone':56}{arrow / ours:8.2f}")
 
 
 def _peer_cells(path: Path) -> list[list[str]]:

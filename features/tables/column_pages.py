@@ -1,6 +1,8 @@
 """`ColumnPages`: a column of texts in a row group of a Parquet file, as codes of its dictionary.
 
-Arrow creates the text of each cell, which takes 20 to 60 ns; here, most cells take 2 ns.
+Arrow creates the text of each cell, which takes 20 to 60 ns; here, most cells take 2 ns. With Arrow's own
+dictionaries (`read_dictionary`), `ctr features build` has 0.64 of its speed on Criteo's columns, and 0.78 on
+categories and a text; `make bench-features` compares with reading them alone.
 """
 
 from __future__ import annotations
