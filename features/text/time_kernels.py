@@ -186,18 +186,12 @@ def _digits(
 @njit(nogil=True, cache=True)
 def _fraction(buffer: NDArray[np.uint8], at: np.uint64, end: np.uint64) -> tuple[np.int64, np.uint64]:
     """The digits of a fraction as microseconds, or _NONE if there are none; where they end."""
-    value, count = np.int64(0), 0
-    while at < end:
-        digit = np.uint8(buffer[at] - _ZERO)
-        if digit > 9:
-            break
-        if count < 6:
-            value = value * 10 + np.int64(digit)
-        count += 1
-        at += _U1
-    for _ in range(count, 6):
-        value *= 10
-    return (value if count > 0 else _NONE), at
+    value, after = _digits(buffer, at, end, 1, 6)
+    if value != _NONE:
+        for _ in range(after - at, np.uint64(6)):
+            value *= 10
+    _, after = _digits(buffer, after, end, 0, buffer.size)
+    return value, after
 
 
 @njit(nogil=True, cache=True)
