@@ -122,6 +122,7 @@ class StreamWorker:
         lane = self._lanes.pop(number)
         if lane.session.close() is Outcome.ARRIVED:
             self._board.queue.advance(self._worker_id, number, lane.next, self._clock)
+        self._sessions.flush()
         self._board.queue.release(self._worker_id, number)
 
     def _train_all(self, chunks: Sequence[StreamExamples], workers: int) -> None:
