@@ -5,8 +5,10 @@ It imports nothing of ours, so any module may import it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -84,6 +86,13 @@ def require_counts(**settings: int | None) -> None:
     for name, value in settings.items():
         if value is not None and not (isinstance(value, int) and value >= 1):
             raise SettingError(f"{named(name)} is {value!r}: give a whole number of at least 1.")
+
+
+def path_of(name: str, value: object) -> Path:
+    """An argument of a Python function as a path. Raises SettingError if it is neither text nor a path."""
+    if not isinstance(value, str | os.PathLike):
+        raise SettingError(f"{name} is {value!r:.80}: give a path.")
+    return Path(value)
 
 
 def first_problem(error: ValidationError) -> str:

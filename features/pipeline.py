@@ -218,7 +218,7 @@ def spec_of(spec: FeatureSpec | str | Path | Mapping[str, Any]) -> FeatureSpec:
         return spec
     if isinstance(spec, Mapping):
         try:
-            return parse_spec(dump_yaml(dict(spec)), "the spec")
+            return parse_spec(dump_yaml(dict(spec)), "the spec", lines=False)
         except YAMLError as error:
             raise SpecError(f"the spec: a value is neither text, number, list nor dict ({error}).") from None
     if not isinstance(spec, str | Path):

@@ -26,7 +26,7 @@ import orjson
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from ctr.errors import ModelError, SpecError, named
+from ctr.errors import ModelError, SpecError, named, path_of
 from ctr.features import (
     FeatureSpec,
     Slots,
@@ -142,7 +142,7 @@ def load_model(path: str | Path) -> Model:
     If a training job replaces the folder meanwhile, the result is the whole old or the whole new model.
     Raises ModelError if the model is missing, incomplete or of a newer format, or its files do not match.
     """
-    return load_whole(Path(path), _load)
+    return load_whole(path_of("path", path), _load)
 
 
 def _load(folder: ModelFolder) -> Model:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from ctr.defaults import MOST_BAD
-from ctr.errors import DataError, ModelError, SettingError, require_counts
+from ctr.errors import DataError, ModelError, SettingError, path_of, require_counts
 from ctr.features import BadRowPolicy, Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
 from ctr.features.windows import ServedHistory, Windows
 from ctr.metrics import MetricSummary
@@ -357,7 +357,7 @@ class Model:
         if self.shared is not None:
             raise ModelError("its windows are in Redis: save the model that it was made from.")
         state = state_of(self) if self.state is None else self.state
-        save_model(replace(self, dictionary=self._dictionary()), Path(path), state)
+        save_model(replace(self, dictionary=self._dictionary()), path_of("path", path), state)
 
     def indexed(self, shared: Path | None = None) -> Model:
         """The same model with a faster lookup for a few rows at a time; it needs more memory.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ctr.errors import CtrWarning, ModelError, SettingError, named, require_counts
+from ctr.errors import CtrWarning, ModelError, SettingError, named, path_of, require_counts
 from ctr.features import ExampleSource, RawSource
 from ctr.jobs import Evaluation, evaluate_models
 from ctr.model import TABLE, Model, inputs_of, load_model, paths_of
@@ -64,7 +64,9 @@ def report(
     """
     require_report()
     require_counts(rows=rows)
-    evaluations = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    evaluations = [evaluations] if isinstance(evaluations, Evaluation) else evaluations
+    if not (isinstance(evaluations, Sequence) and all(isinstance(each, Evaluation) for each in evaluations)):
+        raise ModelError("evaluations: expected a result of ctr.evaluate, or that of ctr.compare.")
     if not evaluations:
         raise ModelError("there is no evaluation to report: give one or more.")
     models = [
@@ -77,7 +79,7 @@ def report(
         )
         for each in evaluations
     ]
-    write_report(Path(file), models, evaluations[0].inputs)
+    write_report(path_of("file", file), models, evaluations[0].inputs)
 
 
 def _evaluations(

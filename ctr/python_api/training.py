@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ctr.errors import CtrWarning, SettingError, SpecError, named, require_counts
+from ctr.errors import CtrWarning, SettingError, SpecError, named, path_of, require_counts
 from ctr.features import FeatureSpec, load_spec, parse_spec, spec_of
 from ctr.features.inspect import draft_spec as draft
 from ctr.features.spec import is_shipped
@@ -68,7 +68,7 @@ def train(
         raise SettingError("label is for data without a spec: a spec names its label; leave one of them out.")
     job_spec = None if spec is None else spec_of(spec)
     read_with, warm_start = job_spec, settings.get("warm_start")
-    if job_spec is None and warm_start is not None and Path(warm_start).is_dir():
+    if job_spec is None and warm_start is not None and path_of("warm_start", warm_start).is_dir():
         read_with = load_spec(warm_start)
     is_table = paths_of(data) is None
     with ExitStack() as opened:
@@ -79,7 +79,7 @@ def train(
         if holdout is not None:
             values["holdout"] = opened.enter_context(inputs_of(holdout, read_with))
         if model is not None:
-            values["model"] = Path(model)
+            values["model"] = path_of("model", model)
         values = with_file(TrainJob, values)  # which may also name a spec, a hold-out and a model
         if is_table and values["spec"] is None and warm_start is None:
             raise SpecError(
@@ -135,7 +135,7 @@ def tune(
     if job_spec is None and paths_of(data) is None:
         raise SpecError("tables need a feature spec: give spec, such as that of ctr.draft_spec.")
     with TemporaryDirectory() as scratch, inputs_of(data, job_spec) as inputs:
-        file = Path(scratch, "settings.yaml") if out is None else Path(out)
+        file = Path(scratch, "settings.yaml") if out is None else path_of("out", out)
         values = {"inputs": inputs, "spec": job_spec if out is None else spec, **TuneJob.checked(settings)}
         return run_tune_job(TuneJob(out=file, **values)).tuned
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ctr.errors import SettingError, named
+from ctr.errors import SettingError, named, path_of
 from ctr.features import is_dataset, load_spec
 from ctr.features.dataset import open_folder
 from ctr.features.spec import FeatureSpec, is_shipped, unfitted_fingerprint
@@ -60,10 +60,10 @@ class SettingsFile:
         described, values = settings.described(), {}
         for option, value in self.options.items():
             name, place = option.replace("-", "_"), f"{self.path}:{self.lines[option]}"
-            known = (name in described or name in also) and name != "settings"
+            known = (name in described or name in also) and name not in ("settings", "inputs")
             if not known or "_" in option:
                 remedy = f"write {name.replace('_', '-')}" if known else "take it out of `options`"
-                raise SettingError(f"{place}: `ctr train` has no option --{option}; {remedy}.")
+                raise SettingError(f"{place}: there is no option {option!r}; {remedy}.")
             if name in described:
                 values[name] = settings.value(name, value, f"{place}: {option}")
         return values
@@ -113,7 +113,7 @@ def with_file(settings: type[Settings], given: Mapping[str, Any], also: Sequence
     """The settings given, and those of the file that they name; `also` as for `SettingsFile.values`."""
     if given.get("settings") is None:
         return dict(given)
-    file = read_settings(Path(given["settings"]))
+    file = read_settings(path_of("settings", given["settings"]))
     values = file.values(settings, also)
     scale = {**values.get("scale", {}), **scales(given.get("scale", {}))}
     spec = file.spec_for(given.get("spec"), given["inputs"])

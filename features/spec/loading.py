@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -27,10 +28,13 @@ from ctr.features.spec.word_fields import ValueField
 from ctr.features.spec.yaml_text import SpecText
 
 
-def parse_spec(text: str, where: str) -> FeatureSpec:
-    """The spec in the YAML `text`; the message of a SpecError begins with `where` (a file name)."""
+def parse_spec(text: str, where: str, *, lines: bool = True) -> FeatureSpec:
+    """The spec in the YAML `text`; the message of a SpecError begins with `where` (a file name).
+
+    `lines`: whether it also names the line, which the author of a dict has not seen.
+    """
     try:
-        return _checked(_read(text))
+        return _checked(_read(text, lines))
     except SpecError as error:
         raise SpecError(f"{where}{error}") from None
 
@@ -158,6 +162,11 @@ def load_spec(name_or_path: str | Path) -> FeatureSpec:
     A folder is a fitted spec, or a hashed data set or model, which have fitted specs. Raises SpecError if
     there is no spec or it is invalid.
     """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise SpecError(
+            "spec: expected the path of a YAML file, or the name of a spec that ships with the package, got"
+            f" {type(name_or_path).__name__}."
+        )
     shipped = _shipped()
     path = shipped.get(str(name_or_path), Path(name_or_path))
     try:

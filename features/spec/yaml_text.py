@@ -21,8 +21,12 @@ class SpecText:
     data: Any
     """The document as plain Python values."""
 
-    def __init__(self, text: str) -> None:
-        """Raises SpecError if `text` is not YAML, or a mapping in it has a key twice."""
+    def __init__(self, text: str, lines: bool = True) -> None:
+        """Raises SpecError if `text` is not YAML, or a mapping in it has a key twice.
+
+        `lines`: whether errors of `explain` name the line.
+        """
+        self._lines = lines
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
@@ -54,7 +58,8 @@ class SpecText:
         spelled = ""
         for step in place:
             spelled += f"[{step}]" if isinstance(step, int) else f".{step}" if spelled else step
-        return SpecError(f":{self._line(place)}: {spelled}{': ' if spelled else ''}{problem}")
+        line = f":{self._line(place)}" if self._lines else ""
+        return SpecError(f"{line}: {spelled}{': ' if spelled else ''}{problem}")
 
     def _line(self, place: Place) -> int:
         """The line, from 1, of the innermost part of `place` that is in the text."""

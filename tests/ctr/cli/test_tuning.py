@@ -226,10 +226,10 @@ def test_the_command_line_is_stronger_than_the_file(cli: Cli, hashed: Path, tmp_
 WRONG = [
     ({"command": "evaluate", "version": 1, "options": {}}, "'evaluate'"),
     ({"command": "train", "version": 9, "options": {}}, "version 9"),
-    ({"command": "train", "version": 1, "options": {"alpa": 1}}, "--alpa"),
+    ({"command": "train", "version": 1, "options": {"alpa": 1}}, "no option 'alpa'"),
     ({"command": "train", "version": 1, "options": {"negative_rate": 0.5}}, "write negative-rate"),
     ({"command": "train", "version": 1, "options": {"admit": 0}}, "s.yaml:3: admit: 0 is not a probability"),
-    ({"command": "train", "version": 1, "options": {"settings": "x"}}, "--settings"),
+    ({"command": "train", "version": 1, "options": {"settings": "x"}}, "no option 'settings'"),
     (
         {"command": "train", "version": 1, "options": {"alpha": -1}},
         "s.yaml:3: alpha is -1: give a number",

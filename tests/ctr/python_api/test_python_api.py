@@ -126,6 +126,30 @@ def test_wrong_arguments_are_named(model: ctr.Model, rows: list[dict[str, object
         ctr.train(rows)
     with pytest.raises(SpecError, match=r"^tables need a feature spec: give spec, such as"):
         ctr.tune(rows)
+    wrong: Any = 5
+    for name, call in {
+        "path": lambda: ctr.load_model(wrong),
+        "settings": lambda: ctr.train(rows, model.spec, settings=wrong),
+        "model": lambda: ctr.train(rows, model.spec, model=wrong),
+        "warm_start": lambda: ctr.train(rows, warm_start=wrong),
+        "out": lambda: ctr.tune(rows, "criteo", out=wrong),
+    }.items():
+        with pytest.raises(SettingError, match=rf"^{name} is 5: give a path\."):
+            call()
+    with pytest.raises(SpecError, match=r"^spec: expected the path of a YAML file, .* got int"):
+        ctr.load_spec(wrong)
+    with pytest.raises(ModelError, match=r"^evaluations: expected a result of ctr\.evaluate"):
+        ctr.report(wrong, rows, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("option", ["alpah", "inputs"])
+def test_an_unknown_key_of_a_settings_file_is_named_as_in_the_file(
+    rows: list[dict[str, object]], model: ctr.Model, tmp_path: Path, option: str
+) -> None:
+    settings = tmp_path / "s.yaml"
+    settings.write_text(f"command: train\nversion: 1\noptions:\n  {option}: [a]\n")
+    with pytest.raises(SettingError, match=f"s.yaml:4: there is no option '{option}'; take it out of"):
+        ctr.train(rows, model.spec, settings=settings)
 
 
 def test_a_drafted_model_refuses_text_files(model: ctr.Model, tmp_path: Path) -> None:
