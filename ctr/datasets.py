@@ -92,7 +92,7 @@ def criteo(rows: int = ROWS) -> Dataset:
     texts = {name: pa.string() for name in spec.source.columns if name.startswith("C")}
     with tempfile.TemporaryDirectory(prefix="ctr-criteo-") as folder:
         path = Path(folder, "clicks.tsv")
-        write_click_log(path, rows)
+        write_click_log(path, _positive(rows))
         table = csv.read_csv(
             path,
             csv.ReadOptions(column_names=spec.source.columns),
@@ -119,8 +119,8 @@ def sparse(rows: int = ROWS) -> SparseDataset:
 
 
 def _positive(rows: int) -> int:
-    if rows < 1:
-        raise DataError(f"a data set of {rows} rows: give a number of at least 1.")
+    if not (isinstance(rows, int) and rows >= 1):
+        raise DataError(f"rows is {rows!r:.80}: give a whole number of at least 1.")
     return rows
 
 

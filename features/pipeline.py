@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from yaml import YAMLError
 
-from ctr.errors import DataError, SpecError
+from ctr.errors import DataError, SpecError, path_of
 from ctr.features.batches import Batch, BatchBuilder
 from ctr.features.block import blocks_of, explain
 from ctr.features.folder import folder_bytes, folder_of_bytes
@@ -116,7 +116,7 @@ class Pipeline:
 
         Raises SpecError.
         """
-        if not Path(folder).is_dir():
+        if not path_of("folder", folder).is_dir():
             raise SpecError(
                 f"{folder}: there is no such folder; give that of Pipeline.save, of a data set or of a model."
             )
@@ -180,7 +180,7 @@ class Pipeline:
         """
         self._ready()
         try:
-            write_fitted_spec(self.spec, Path(folder))
+            write_fitted_spec(self.spec, path_of("folder", folder))
         except OSError as error:
             raise DataError(f"{folder}: the pipeline could not be written ({error}).") from None
 

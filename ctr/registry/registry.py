@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ctr.errors import ModelError, first_problem
+from ctr.errors import ModelError, first_problem, path_of
 from ctr.model import Model, load_model
 from ctr.registry.storage import storage_of
 
@@ -75,6 +75,7 @@ class Registry:
     """
 
     def __init__(self, place: str | Path) -> None:
+        path_of("place", place)
         self.place = str(place)
         self._storage = storage_of(self.place, _MANIFEST)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ctr.errors import DataError
+from ctr.errors import DataError, path_of
 from ctr.features.folder import MANIFEST
 from ctr.features.readable.naming import NAMED, Naming, slots_of
 from ctr.features.spec import FeatureSpec
@@ -162,7 +162,7 @@ def read_dictionary(path: str | Path) -> pa.Table:
     and `missed` (how many more times it may occur). A slot with several rows is shared by features. Raises
     DataError if there is no dictionary, or it is not the one that was written.
     """
-    content = read_dictionary_bytes(Path(path))
+    content = read_dictionary_bytes(path_of("path", path))
     if content is None:
         raise DataError(
             f"{path}: it has no dictionary; build the data set with `ctr features build --dictionary N`."

@@ -33,8 +33,9 @@ def test_a_model_learns_from_it(make: Callable[..., datasets.Dataset], low: floa
     found = model.manifest["metrics"]["holdout"]
     assert low < model.evaluate(rows).base_rate < high
     assert found["normalized_entropy"] < 1
-    with pytest.raises(DataError, match="0 rows"):
-        make(0)
+    for wrong in (0, None):
+        with pytest.raises(DataError, match=f"rows is {wrong}: give a whole number of at least 1"):
+            make(wrong)
 
 
 def test_it_is_what_the_examples_write() -> None:

@@ -20,6 +20,7 @@ import ctr.python_api.evaluating
 import ctr.python_api.reading
 from ctr.errors import DataError, ModelError, SettingError, SpecError
 from ctr.features import Pipeline
+from ctr.registry import Registry
 from tests.command_line import Cli
 
 
@@ -133,6 +134,8 @@ def test_wrong_arguments_are_named(model: ctr.Model, rows: list[dict[str, object
         "model": lambda: ctr.train(rows, model.spec, model=wrong),
         "warm_start": lambda: ctr.train(rows, warm_start=wrong),
         "out": lambda: ctr.tune(rows, "criteo", out=wrong),
+        "folder": lambda: Pipeline.load(wrong),
+        "place": lambda: Registry(wrong),
     }.items():
         with pytest.raises(SettingError, match=rf"^{name} is 5: give a path\."):
             call()
