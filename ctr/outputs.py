@@ -19,13 +19,6 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix) if path.name else path / suffix
 
 
-def beside_input(text: str, suffix: str) -> Path:
-    """The path beside an input; in the working folder if the input is a URI, a pattern or a pipe."""
-    from ctr.features import is_glob, is_uri
-
-    return beside(Path("inputs" if text == "-" or is_uri(text) or is_glob(text) else text), suffix)
-
-
 @contextmanager
 def replace_file(path: Path, what: str | None = None) -> Iterator[Path]:
     """Yield a temporary path, whose file replaces `path` if the block ends without an error.

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from ctr.defaults import MOST_BAD
 from ctr.errors import SettingError, named
-from ctr.outputs import beside_input
+from ctr.outputs import beside
 from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import BadRows, Inputs, MaxBadFraction
 
@@ -47,11 +47,12 @@ class EvaluateJob(Settings):
 
     @property
     def bad_row_policy(self) -> BadRowPolicy:
-        """What becomes of bad rows."""
-        from ctr.features import BadRowPolicy
+        """What becomes of bad rows; kept ones are beside the first input, or here if it is no path."""
+        from ctr.features import BadRowPolicy, is_glob, is_uri
 
-        place = beside_input(str(next(iter(self.inputs), "-")), ".bad-rows")  # none: reading will say so
-        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, place)
+        first = str(next(iter(self.inputs), "-"))  # none: reading will say so
+        place = Path("inputs" if first == "-" or is_uri(first) or is_glob(first) else first)
+        return BadRowPolicy.of(self.on_bad_rows, self.max_bad_fraction, beside(place, ".bad-rows"))
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
