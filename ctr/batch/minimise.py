@@ -44,11 +44,9 @@ def search_line(line: Line, slope: float) -> float | None:
     return below or None
 
 
-def search_orthant(
-    objective: Objective, start: Point, d: Float64, t: float
-) -> tuple[Float64, Float64] | None:
-    """The point and its margins after the first of the steps t, t / 2, ... with a sufficient decrease."""
-    x = np.empty(d.size)
+def search_orthant(objective: Objective, start: Point, d: Float64) -> tuple[Float64, Float64] | None:
+    """The point and its margins after the first of the steps 1, 1/2, ... with a sufficient decrease."""
+    x, t = np.empty(d.size), 1.0
     for _ in range(_MOST_TRIALS):
         step = partial(orthants.step, start.x, d, start.ascent, objective.l1, t, out=x)
         promised = sum(objective.threads.over(objective.blocks, step))
@@ -126,7 +124,7 @@ def _step(objective: Objective, history: History, point: Point) -> Point | None:
     if not slope < 0:
         return None
     if objective.sparse:
-        result = search_orthant(objective, point, d, 1.0)
+        result = search_orthant(objective, point, d)
         return None if result is None else objective.point(*result)
     line = objective.line(point, d)
     t = search_line(line, slope)
