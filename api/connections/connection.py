@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import h11
+import orjson
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ctr.api.connections.sockets import has_input, unsent
@@ -31,11 +34,9 @@ request has arrived, which is checked again after the second time."""
 
 CLOSE = (b"connection", b"close")
 """The header of all answers once the server stops."""
-_DETAIL = b'{"detail":"every connection of this server is in use (CTR_SERVE_LIMIT_CONNECTIONS); try again"}'
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-    b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(_DETAIL), _DETAIL)
-)
+_FULL = "every connection of this server is in use (CTR_SERVE_LIMIT_CONNECTIONS); try again"
+_MALFORMED = "this is not a valid HTTP request"
+TOO_LARGE_HEADER = "the header of the request is too large"
 
 
 class Bounded(_Protocol):
@@ -43,6 +44,9 @@ class Bounded(_Protocol):
 
     uvicorn limits how long a connection may be idle between requests, but neither the time of a header nor
     the number of connections, and a process that runs out of descriptors answers nobody.
+
+    If the application has a method `note_refusal`, it is called with client, status and size of each answer
+    that the connection gives by itself, and returns a header for it.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Bounded(_Protocol):
         self._waits_since = self.loop.time()
         self._has_answers = False
         """Whether a request was answered."""
+        self._note_refusal = getattr(self.config.app, "note_refusal", None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -78,8 +83,7 @@ class Bounded(_Protocol):
             start_tls(transport, self._tls, self._on_tls)
             return
         if is_full:
-            transport.write(_FULL)
-            transport.close()
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, _FULL, (b"retry-after", b"1"))
             return
         self._start_deadline()
         if CLOSE in self.server_state.default_headers:  # it was set up while the server began to stop
@@ -123,6 +127,10 @@ class Bounded(_Protocol):
         if self._waits and self._has_part:
             self._start_deadline()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is not HTTP, instead of uvicorn."""
+        self._refuse(HTTPStatus.BAD_REQUEST, _MALFORMED)
+
     def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing() and not self._has_input:
             self.transport.abort()  # closing would wait for a client that does not read its answer
@@ -153,6 +161,22 @@ class Bounded(_Protocol):
         An event loop that was kept from running may look at its timers before it reads.
         """
         return has_input(self.transport.get_extra_info("socket"))
+
+    @property
+    def _is_in_body(self) -> bool:
+        """Whether the application has a request, or will have it, whose body has not arrived as a whole."""
+        return self.cycle is not None and self.cycle.more_body
+
+    def _refuse(self, status: HTTPStatus, detail: str, *headers: tuple[bytes, bytes]) -> None:
+        """Answer without the application, and close the connection."""
+        content = orjson.dumps({"detail": detail})
+        named = [*self.server_state.default_headers, *headers, (b"content-type", b"application/json"), CLOSE]
+        if self._note_refusal is not None and not self._is_in_body:  # or the application counts it
+            named.append(self._note_refusal(self.client, status.value, len(content)))
+        lines = b"".join(b"%b: %b\r\n" % header for header in dict.fromkeys(named))
+        start = f"HTTP/1.1 {status} {status.phrase}\r\ncontent-length: {len(content)}\r\n".encode()
+        self.transport.write(b"%b%b\r\n%b" % (start, lines, content))
+        self.transport.close()
 
     def _free_one(self) -> bool:
         """Close the connection that has waited longest for a request; first those that never sent one.
@@ -204,6 +228,13 @@ class Bounded(_Protocol):
 
 class H11Connection(Bounded, H11Protocol):
     """A connection whose requests are parsed in Python."""
+
+    def send_400_response(self, msg: str) -> None:
+        error = sys.exception()  # uvicorn handles it at this moment
+        if isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE_HEADER)
+        else:
+            super().send_400_response(msg)
 
     @property
     def _has_part(self) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sized
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ctr.api.connections.connection import CLOSE, Bounded
+from ctr.api.connections.connection import CLOSE, TOO_LARGE_HEADER, Bounded
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,11 @@ class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # 
             self._call_application()
         is_large = self._in_header and self._header_bytes > MOST_HEADER_BYTES
         if is_large and not self.transport.is_closing():
-            self.send_400_response("The request's header is too large.")
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, TOO_LARGE_HEADER)
+
+    @property
+    def _is_in_body(self) -> bool:
+        return self._body is not None or super()._is_in_body
 
     def on_message_begin(self) -> None:
         self._in_message = self._in_header = True

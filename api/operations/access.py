@@ -120,7 +120,7 @@ class Access:
     ) -> None:
         """`log`: the file to log requests to; `-`: standard error. `metrics`: count refused requests."""
         self._app, self._tokens, self._admin = app, tokens, admin
-        self._log = None if log is None else _Log(log)
+        self._log, self._metrics = None if log is None else _Log(log), metrics
         self._refused = _refused if metrics is None else metrics.counting(_refused, frozenset())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,6 +167,17 @@ class Access:
             self._log_request(scope, headers, request_id, 200, perf_counter() - started, len(content), model)
         return [*named, (b"x-request-id", request_id)], content
 
+    def note_refusal(self, client: Any, status: int, size: int) -> tuple[bytes, bytes]:
+        """Count and log an answer by the connection, to what may be no request; returns its id as a header.
+
+        `client`: address and port, or None. `size`: bytes of the answer's body.
+        """
+        request_id = _id_of(None)
+        if self._metrics is not None:
+            self._metrics.count_refusal(str(status))
+        self._log_request({"client": client}, {}, request_id, status, None, size, None)
+        return b"x-request-id", request_id
+
     def _admits(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request may pass. Its scope then says whether it is an administrator's."""
         token = _bearer(headers.get(b"authorization"))
@@ -181,11 +192,11 @@ class Access:
 
     def _log_request(
         self,
-        scope: Scope,
+        scope: Mapping[str, Any],
         headers: Mapping[bytes, bytes],
         request_id: bytes,
         status: int,
-        seconds: float,
+        seconds: float | None,
         size: int,
         model: bytes | None,
     ) -> None:
@@ -198,10 +209,10 @@ class Access:
                 "id": request_id.decode(),
                 "traceparent": headers.get(b"traceparent", b"").decode("latin-1") or None,
                 "client": client[0] if client else None,
-                "method": scope["method"],
-                "path": scope["path"],
+                "method": scope.get("method"),
+                "path": scope.get("path"),
                 "status": status,
-                "ms": round(1e3 * seconds, 3),
+                "ms": None if seconds is None else round(1e3 * seconds, 3),
                 "bytes": size,
                 "model": None if model is None else model.decode(),
             }

@@ -36,7 +36,8 @@ _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.
 _FRESHNESS_S = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 5.0, 10.0, 60.0)
 _ROWS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 _DIFFERENCES = (0.0, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-_OTHER = "other"
+_OTHER, _CONNECTION = "other", "connection"
+"""Paths in the metrics: of requests to other paths, and of those refused before their path was known."""
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The folder in which the processes of a server keep their counts; set it before this module is imported."""
 
@@ -182,6 +183,10 @@ class ServingMetrics:
         requests, latency = self._counted[path, status]
         requests.inc()
         latency.observe(seconds)
+
+    def count_refusal(self, status: str) -> None:
+        """Count an answer that a connection gave before there was a request."""
+        self._requests.labels(_CONNECTION, status).inc()
 
 
 class FieldMetrics:

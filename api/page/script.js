@@ -126,7 +126,7 @@ function spark(id, values) {
 }
 
 const requestsOf = (metrics) => sum(metrics, "ctr_requests_total", isPrediction);
-const isRefused = (labels) => isPrediction(labels) && !labels.status.startsWith("2");
+const isRefused = (labels) => (isPrediction(labels) || labels.path === "connection") && !labels.status.startsWith("2");
 const isFailure = (labels) => labels.status.startsWith("5") && labels.status !== "503";
 
 function showNow(metrics, time) {

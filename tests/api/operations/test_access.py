@@ -7,13 +7,17 @@ import signal
 import ssl
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from cryptography.hazmat.primitives import serialization
 
 from ctr.api.app import create_app
+from ctr.api.connections import H11Connection, connection_class
+from ctr.api.operations import ServingMetrics
 from ctr.api.operations.access import Access, Tokens
 from ctr.api.operations.sources import FolderSource, RegistrySource
 from ctr.errors import CtrError
@@ -21,6 +25,8 @@ from ctr.model import Model, load_model
 from ctr.registry import Registry
 from tests.api.operations.test_versions import answered, until, versions_of
 from tests.api.running import run_server
+from tests.api.test_app import Wrapped
+from tests.api.test_connection import HALF_A_HEADER, LARGE, answer, connect
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ps.tls import Certificates
@@ -134,8 +140,7 @@ def test_tokens_and_labels(
         odd = client.post("/v1/predict", json=ROWS, headers=bearer(OTHER) | {"x-request-id": "a" * 200})
         assert odd.headers["x-request-id"] != "a" * 200
     assert stat.S_IMODE(log.stat().st_mode) == 0o640
-    entries = [json.loads(text) for text in log.read_text().splitlines()]
-    (entry,) = (each for each in entries if each["id"] == "mine-1")
+    (entry,) = (each for each in entries_of(log) if each["id"] == "mine-1")
     assert entry["traceparent"] == mine["traceparent"]
     assert (entry["method"], entry["path"], entry["status"]) == ("POST", "/v1/predict", 200)
     assert entry["model"] == load_model(models[0]).id
@@ -268,6 +273,52 @@ def test_an_access_log_that_is_moved_is_opened_again(model: Model, tmp_path: Pat
         assert "/healthz" in path.read_text()
         path.unlink()
         until(lambda: running.client.get("/healthz").is_success and path.exists())
+
+
+@pytest.mark.parametrize("connections", [connection_class(), H11Connection])
+def test_what_a_connection_refuses_is_counted_and_logged(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connections: type
+) -> None:
+    monkeypatch.setattr("ctr.api.server.connection_class", lambda: connections)
+    slow, nobody, path = Wrapped(model), Tokens(None, "NONE"), tmp_path / "access.log"
+    slow.gate.set()
+    metrics = ServingMetrics(model.id)
+    app = Access(create_app(slow, metrics=metrics), nobody, nobody, path, metrics)  # type: ignore[arg-type]
+    bad_chunk = b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n"
+    with ThreadPoolExecutor(1) as pool, run_server(app, limit=2) as running:  # type: ignore[arg-type]
+        refusals = {400: answer(connect(running.url, b"no HTTP\r\n\r\n"))}
+        large = connect(running.url, HALF_A_HEADER)
+        until(lambda: any(each._has_part for each in running.server.server_state.connections))  # type: ignore[union-attr]
+        large.sendall(b"x" * ((64 << 10) - len(HALF_A_HEADER)))
+        large.sendall(b"x" * (len(HALF_A_HEADER) + 1))  # the last bytes cause it: unread ones would reset it
+        refusals[431] = answer(large)
+        assert answer(connect(running.url, bad_chunk)).startswith(b"HTTP/1.1 400 ")
+        slow.gate.clear()
+        slow.entered.clear()
+        under_way = pool.submit(running.client.post, "/v1/predict?include=margins", content=LARGE)
+        assert slow.entered.wait(10)
+        half = connect(running.url, b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n")
+        until(lambda: len(running.server.server_state.tasks) == 2)
+        refusals[503] = answer(connect(running.url))
+        slow.gate.set()
+        half.close()
+        assert under_way.result().status_code == 200
+        until(lambda: len(entries_of(path)) >= 6)
+        counted = running.client.get("/metrics").text.splitlines()
+    assert 'ctr_requests_total{path="/v1/predict",status="400"} 2.0' in counted, "the application knew them"
+    entries = {entry["id"]: entry for entry in entries_of(path) if entry["path"] is None}
+    assert len(entries) == 3
+    for status, said in refusals.items():
+        assert f'ctr_requests_total{{path="connection",status="{status}"}} 1.0' in counted
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert json.loads(body)["detail"]
+        entry = entries[head.partition(b"x-request-id: ")[2].split()[0].decode()]
+        assert head.startswith(f"HTTP/1.1 {entry['status']} ".encode())
+        assert (entry["status"], entry["bytes"], entry["client"]) == (status, len(body), "127.0.0.1")
+
+
+def entries_of(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in log.read_text().splitlines()]
 
 
 def test_requests_through_a_unix_socket_are_drawn_for_the_canary(

@@ -19,6 +19,7 @@ from ctr.cli.serving import _shared_folder
 from ctr.model import load_model
 from ctr.registry import Registry
 from tests.api.operations.test_versions import answered, until
+from tests.api.test_connection import answer, connect
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ctr.distributed_jobs import Command
@@ -53,22 +54,24 @@ def test_one_that_is_killed_is_replaced(registry: Registry, models: list[Path]) 
         assert len(before) == 2
         for _ in range(20):
             fresh(url)
-        until(lambda: predictions(url) == 20)  # they are counted once they are answered
+            assert answer(connect(url, b"no HTTP\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        until(lambda: requests(url) == 20)  # they are counted once they are answered
         os.kill(before[0], signal.SIGKILL)
         until(lambda: len(children(process)) == 2 and before[0] not in children(process))
         for _ in range(20):
             assert fresh(url) == load_model(models[0]).id
         until(lambda: "another replaces it" in process.said)
-        until(lambda: predictions(url) == 40)  # of all, also of the one that is dead
+        until(lambda: requests(url) == 40)  # of all, also of the one that is dead
+        assert requests(url, "connection", 400) == 20
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
         for pid in [*before, *children_left(process)]:
             assert not Path(f"/proc/{pid}").exists()
 
 
-def predictions(url: str) -> float:
-    """How many requests were answered with predictions."""
-    name = 'ctr_requests_total{path="/v1/predict",status="200"} '
+def requests(url: str, path: str = "/v1/predict", status: int = 200) -> float:
+    """How many requests were answered so, by all processes."""
+    name = f'ctr_requests_total{{path="{path}",status="{status}"}} '
     return float(httpx.get(f"{url}/metrics", verify=False).text.split(name)[1].split()[0])
 
 
