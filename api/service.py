@@ -73,6 +73,8 @@ EXPLAINED_ROWS = 100
 AHEAD_S = 3600
 """How far an event may be ahead of the server's clock: one of the year 3017 would make all keys expire."""
 
+_NOT_LOGGED = b',"log":false}'
+
 Act = Callable[[bytes, int | None], bytes]
 """Returns the response body for a request body. Raises MoreFeaturesError above the number of features."""
 
@@ -327,6 +329,8 @@ class Service:
         parsed: list[dict[str, Any]] | None = None
         keep = None
         can_log = returns_ids and self._ready
+        if body.endswith(_NOT_LOGGED) and body.count(b'"log"') == 1:  # as `Client.predict` has it
+            body, can_log = body[: -len(_NOT_LOGGED)] + b"}", False  # which the scanner reads
         if self.log is not None and can_log and ((asks := b'"log"' in body) or self.log.share):
             require_brief(body, most)  # before the draw, which must happen once for each request
             drawn = self.log.is_drawn()

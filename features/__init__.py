@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         fit,
         read_table,
     )
-    from ctr.features.tables import check_categories, stream_of
+    from ctr.features.tables import check_categories, json_columns, stream_of
 
 # Lazy: training from a hashed data set needs nothing that reads raw files.
 __getattr__ = lazy_package(__name__, __file__)

@@ -1,8 +1,12 @@
-"""`text_of_column`: a column of Parquet or Arrow as text, by the rules of `ctr.features.text.value_text`."""
+"""`text_of_column`: a column of Parquet or Arrow as text, by the rules of `ctr.features.text.value_text`.
+
+`json_columns`: tables whose cells have the same texts when they are sent as JSON.
+"""
 
 from __future__ import annotations
 
 from datetime import time, timedelta, timezone
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +45,34 @@ def text_of_column(column: pa.Array) -> pa.Array:
     if types.is_duration(kind):
         raise pa.ArrowNotImplementedError("a duration has no text")
     return column.cast(pa.large_string())
+
+
+def json_columns(table: pa.Table) -> dict[str, list[Any]]:
+    """The values of each column for a request in JSON, which predicts the same as the table.
+
+    Floats remain numbers, as categories refuse fractions; other values are texts. Raises ArrowException for
+    types that have no text, for texts that are not UTF-8, and for two columns of one name.
+    """
+    if len(set(table.column_names)) < table.num_columns:
+        raise pa.ArrowInvalid("two columns have the same name")
+    return {
+        name: [value for chunk in column.chunks for value in _json_values(chunk)]
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+def _json_values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if is_list(kind) and not is_list(kind.value_type):
+        elements = iter(_json_values(column.flatten()))
+        lengths = pc.list_value_length(column).to_pylist()
+        return [None if length is None else [next(elements) for _ in range(length)] for length in lengths]
+    texts: list[Any] = text_of_column(column).cast(pa.large_string()).to_pylist()
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not pa.types.is_floating(kind):
+        return texts
+    return [float(text) if text is not None and isfinite(float(text)) else text for text in texts]
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -130,6 +131,42 @@ def test_what_is_wrong_is_not(running: Running) -> None:
 def test_data_that_cannot_be_sent(data: Any, problem: str) -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(DataError, match=problem):
         client.predict(data)
+
+
+def test_tables_predict_the_same_as_json(running: Running) -> None:
+    """Their rows are sent as JSON when the client asks for ids."""
+    table = pa.table(
+        {
+            "age": pa.array([0.1, 3, None, 1e20], pa.float32()),
+            "price": [0.25, float("nan"), -1e-7, 2.0],
+            "city": pa.array(["Köln", None, "", "東京"]).dictionary_encode(),
+            "device": pa.array([12345678901234567890, 0, 1, None], pa.uint64()),
+            "note": pa.array([date(2026, 1, 1), None, date(1, 1, 1), date(9999, 1, 1)]),
+        }
+    )
+    with Client(running.url) as client:
+        np.testing.assert_array_equal(client.ask(table).predictions, client.predict(table))
+        with pytest.raises(DataError, match=r"rows\[0\]\.city: 1.5 is a fraction"):
+            client.ask(pa.table({"city": [1.5]}))
+        for one in ([["a"]], pa.array([b"\xff"], pa.binary()), [{"a": 1}]):
+            with pytest.raises(DataError, match=r"cannot be sent as JSON|got the list"):
+                client.ask(pa.table({"city": one}))
+        with pytest.raises(DataError, match="two columns have the same name"):
+            client.ask(pa.table([["a"], ["b"]], ["city", "city"]))
+
+
+def test_rows_predict_the_same_as_in_this_process(running: Running, model: Model) -> None:
+    rows = [
+        {"note": date(2026, 1, 1)},
+        {"note": datetime(2026, 1, 1, 3)},
+        {"note": pd.NaT, "age": float("nan")},
+    ]
+    with Client(running.url) as client:
+        np.testing.assert_array_equal(client.predict(rows), model.predict(rows))
+        long = [{"note": "x" * 1_000}] * 3_000
+        assert client.predict(long).size == 3_000, "3 MB, in several requests"
+        with pytest.raises(DataError, match=r"rows\[1\]: column 'age': inf is not a finite number"):
+            client.predict([{"age": None}, {"age": float("inf")}])
 
 
 def test_a_bad_row_is_named_by_its_place_in_the_data(running: Running) -> None:

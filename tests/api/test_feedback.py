@@ -15,15 +15,18 @@ from time import monotonic
 from typing import Any
 
 import httpx
+import numpy as np
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import ctr
-from ctr.api import AsyncClient, Client
+from ctr.api import Answer, AsyncClient, Client
 from ctr.api.app import create_app
 from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import RegistrySource, Versions
 from ctr.api.server import serve
-from ctr.errors import SettingError, StoreError
+from ctr.errors import CtrError, DataError, SettingError, StoreError
 from ctr.model import Model, load_model
 from ctr.registry import Registry
 from ctr.settings import ServeJob
@@ -62,6 +65,9 @@ def test_rows_are_kept_as_they_came(kept: tuple[Running, Path], model: Model, tm
     assert len(set(answer["ids"])) == 3
     for request in ({"rows": ROWS}, {"rows": ROWS, "log": False}):
         assert "ids" not in client.post("/v1/predict", json=request).json()
+    repeated = (b'{"rows":[{}],"log":true,"log":false}', b'{"rows":[{"city":",\\"log\\":"}],"log":false}')
+    for body in repeated:  # the last of a key counts
+        assert "ids" not in client.post("/v1/predict", content=body).json()
     others = [
         {"columns": {"city": ["Köln", "Rom"]}, "log": True},
         {"context": {"city": "Köln"}, "candidates": [{"age": 1}, {"age": 2}], "log": True},
@@ -114,17 +120,56 @@ def test_a_repeat_of_a_client_is_not_logged_again(model: Model, tmp_path: Path) 
 
     async def ask(url: str) -> Any:
         async with AsyncClient(url, timeout_s=0.5) as client:
-            return await client.predict(ROWS)
+            return (await client.ask(ROWS)).predictions
 
     expected = model.predict(ROWS).tolist()
     with run_server(losing_answers) as running:  # type: ignore[arg-type]
         with Client(running.url, timeout_s=0.5) as client:
-            assert client.predict(ROWS).tolist() == expected
+            answer = client.ask(ROWS)
+            assert answer.predictions.tolist() == expected
+            assert answer.ids == [None] * 3, "of the answer that never came"
         unanswered.clear()
         assert asyncio.run(ask(running.url)).tolist() == expected
     log.close()
     (only,) = segments(tmp_path / "log", IMPRESSIONS)
     assert [event["row"] for event, _ in only.events()] == 2 * ROWS
+
+
+def test_clients_report_clicks_on_logged_rows(model: Model, tmp_path: Path) -> None:
+    """By the ids of their rows, whichever way they are sent; rows without ids are not logged."""
+    log, columns = FeedbackLog(tmp_path / "log", 1.0), {"city": ["Köln", "東京", None], "age": [3, None, 4]}
+    table = pa.table(columns)
+    rows = table.to_pylist()
+
+    async def ask(url: str) -> tuple[Answer, int]:
+        async with AsyncClient(url, batch_rows=2) as client:
+            answer = await client.ask(table, log=True)
+            return answer, await client.feedback(answer.ids)
+
+    with run_server(create_app(model, feedback=log)) as running, Client(running.url, batch_rows=2) as client:
+        for data in (rows, table, table.to_pandas(), pl.DataFrame(columns), rows[0]):
+            answer = client.ask(data)
+            np.testing.assert_array_equal(answer.predictions, client.predict(data))
+            assert len(answer.ids) == answer.predictions.size
+            assert client.feedback(answer.ids[0]) == 1
+            assert set(client.ask(data, log=False).ids) == {None}
+        answer, stored = asyncio.run(ask(running.url))
+        np.testing.assert_array_equal(answer.predictions, client.predict(table))
+        assert stored == 3
+        assert client.feedback([None, None]) == 0
+        for wrong in (["x"], [1], 5):
+            with pytest.raises(DataError, match=r"is not an id from an answer|give ids from answers"):
+                client.feedback(wrong)  # type: ignore[arg-type]
+    log.close()
+    joined = joined_rows(tmp_path / "log", tmp_path / "joined")
+    assert [row["click"] for row in joined] == [*([1, 0, 0] * 4), 1, 1, 1, 1]
+    assert [row["city"] for row in joined[3:6]] == columns["city"]
+    with run_server(create_app(model)) as running, Client(running.url) as client:
+        assert client.ask(table).ids == [None] * 3
+        with pytest.raises(DataError, match="this server has no feedback log; start it with --feedback-log"):
+            client.ask(table, log=True)
+        with pytest.raises(CtrError, match=r"this server has no feedback log; .*404"):
+            client.feedback("x")
 
 
 def test_a_column_that_is_called_log(tmp_path: Path) -> None:
