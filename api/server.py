@@ -95,8 +95,8 @@ def serve(job: ServeJob) -> None:
     if job.feedback_log is not None:
         require_log(job.feedback_log)
     apps = _Applications(job)
-    model = _first_whole(source).indexed(apps.index_folder)
-    if job.workers > 1 and model.windows is not None and job.windows is None:
+    models = [_first_whole(source).indexed(apps.index_folder)]
+    if job.workers > 1 and models[0].windows is not None and job.windows is None:
         raise CtrError(
             f"{source.name}: the model has windows, and each of {job.workers} processes would know only a"
             " part; give --windows URL, or one process"
@@ -112,13 +112,17 @@ def serve(job: ServeJob) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
+    def first_model() -> Model:
+        if job.workers == 1:
+            return models.pop()  # or it would stay in memory when it is no longer served
+        is_replacement = is_announced  # of another process, and the job of the first model may be over
+        return _latest(source, models[0]) if is_replacement and job.store is not None else models[0]
+
     def work(number: int, on_ready: Callable[[str], None]) -> None:
         if job.feedback_log is not None:
             apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
-        is_replacement = is_announced  # of another process, and the job of the first model may be over
-        first = _latest(source, model) if is_replacement and job.store is not None else model
-        versions = Versions(source, first, apps.make, shares, warm_first=job.workers > 1)
+        versions = Versions(source, first_model(), apps.make, shares, warm_first=job.workers > 1)
         app = Access(versions, tokens, admin_tokens, job.access_log, versions.metrics)
         server = server_of(
             app,

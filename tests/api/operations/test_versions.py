@@ -307,6 +307,8 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         process.popen.send_signal(signal.SIGHUP)  # it looks at once
         with httpx.Client(base_url=url, verify=False) as client:
             until(lambda: answered(client) == load_model(models[1]).id)
+        maps = Path(f"/proc/{process.popen.pid}/maps")
+        until(lambda: maps.read_text().count(f"{registry.place}/versions") == 1)  # the first one is gone
         process.popen.send_signal(signal.SIGTERM)
         assert process.end()[0] == 0
     for words, problem in (
