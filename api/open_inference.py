@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -44,7 +43,7 @@ def add_open_inference(app: FastAPI, service: Service) -> list[str]:
     router, model = APIRouter(prefix=_PREFIX, tags=["Open Inference Protocol"]), service.model
     _add_server(router, service)
     for place, in_schema in ((_MODEL, True), (f"{_MODEL}/versions/{model.id}", False)):
-        _add_metadata(router, place, model.id, _columns(model), in_schema=in_schema)
+        _add_metadata(router, place, service, in_schema=in_schema)
         _add_ready(router, f"{place}/ready", "Tell whether the model is ready", service, in_schema=in_schema)
         _add_infer(router, f"{place}/infer", service, in_schema=in_schema)
     paths = [route.path for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
@@ -97,21 +96,19 @@ def _add_ready(router: APIRouter, path: str, summary: str, service: Service, *, 
         return json_response({"ready": True, "name": NAME})
 
 
-def _add_metadata(
-    router: APIRouter, path: str, model_id: str, columns: Sequence[str], *, in_schema: bool
-) -> None:
+def _add_metadata(router: APIRouter, path: str, service: Service, *, in_schema: bool) -> None:
+    model_id, metrics = service.model.id, service.metrics
     metadata = {
         "name": NAME,
-        "versions": [model_id],
         "platform": "ctr",
-        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in columns],
+        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in _columns(service.model)],
         "outputs": [{"name": OUTPUT, "datatype": "FP32", "shape": [-1]}],
     }
 
     @router.get(path, summary="Describe the model", response_model=ModelMetadata, include_in_schema=in_schema)
     async def describe_model() -> Response:
-        """Its version, inputs and output."""
-        return json_response(metadata)
+        """The versions that are served, inputs and output."""
+        return json_response({**metadata, "versions": list(dict.fromkeys((model_id, *metrics.served)))})
 
 
 def _add_infer(router: APIRouter, path: str, service: Service, *, in_schema: bool) -> None:

@@ -52,7 +52,7 @@ class ModelMetadata(BaseModel):
     """The model."""
 
     name: str
-    versions: list[str] = Field(description="Model ids; this server has one.")
+    versions: list[str] = Field(description="Ids of the served models; first, the one that answers.")
     platform: str
     inputs: list[TensorMetadata] = Field(description="The columns of a row.")
     outputs: list[TensorMetadata]

@@ -105,6 +105,11 @@ class ServingMetrics:
         """Set the ids of the models that are served now."""
         self._versions.serve(models)
 
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The ids of the models that are served now."""
+        return self._versions.served
+
     def predicted_by(self, model: str, created: str) -> Callable[[NDArray[np.float32]], None]:
         """Counts the predictions of a version for a request; `created`: ISO 8601, or empty."""
         count_predictions = self._versions.predicted_by(model, created)

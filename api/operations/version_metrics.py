@@ -34,17 +34,16 @@ class VersionMetrics(Collector):
         """`folder`: shared by several processes; None: there is one process."""
         self._folder = folder
         self._lock = Lock()
-        self._served: set[str] = set()
+        self.served: tuple[str, ...] = ()
+        """The ids of the versions that are served now."""
         self._created: dict[str, float] = {}
         self._histograms: dict[str, NDArray[np.float64]] = {}
         """By version: this process's predictions per bucket, those above the last bucket, and their sum."""
 
     def serve(self, versions: Iterable[str]) -> None:
         """Set the ids of the versions that are served now."""
-        self._served = set(versions)
-        for version in (
-            self._histograms.keys() - self._served
-        ):  # including versions that were tried and failed
+        self.served = tuple(dict.fromkeys(versions))
+        for version in self._histograms.keys() - set(self.served):  # also those that were tried and failed
             del self._histograms[version]
             self._created.pop(version, None)
             if self._folder is not None:
@@ -79,7 +78,7 @@ class VersionMetrics(Collector):
             labels=["id"],
         )
         bounds = [*map(floatToGoString, BUCKETS), "+Inf"]
-        for version in sorted(self._served):
+        for version in sorted(self.served):
             served.add_metric([version], 1)
             if version in self._created:
                 created.add_metric([version], self._created[version])

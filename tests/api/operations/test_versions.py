@@ -22,6 +22,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
+import tritonclient.http as triton
 
 from ctr.api import AsyncClient, Client
 from ctr.api.app import create_app
@@ -249,6 +250,26 @@ def test_a_canary_gets_its_share_by_key(registry: Registry, models: list[Path]) 
         assert set(got) == {stable, canary}
         registry.label("stable", canary)
         until(lambda: {answered(running.client, **{"ctr-request-key": key}) for key in keys[:50]} == {canary})
+
+
+def test_triton_s_client_addresses_each_served_version(registry: Registry, models: list[Path]) -> None:
+    registry.publish(models[1], ["shadow"])
+    source = RegistrySource(registry.place, ["stable", "shadow"])
+    stable, shadow = map(load_model, models[:2])
+    city = triton.InferInput("city", [1], "BYTES")
+    city.set_data_from_numpy(np.array(["Köln"], object))
+    with run_server(versions_of(source, {"shadow": 0.5})) as running:
+        until(lambda: len(running.client.get("/v1/models").json()["served"]) == 2)
+        with triton.InferenceServerClient(running.url.removeprefix("http://")) as client:
+            assert client.get_model_metadata("ctr")["versions"] == [stable.id, shadow.id]
+            for model in (stable, shadow):
+                assert model.id in client.get_model_metadata("ctr", model.id)["versions"]
+                answer = client.infer("ctr", [city], model_version=model.id)
+                np.testing.assert_array_equal(
+                    answer.as_numpy("prediction"), model.predict([{"city": "Köln"}])
+                )
+        registry.label("shadow", stable.id)
+        until(lambda: running.client.get("/v2/models/ctr").json()["versions"] == [stable.id])
 
 
 def test_a_client_stays_with_a_version(registry: Registry, models: list[Path]) -> None:
