@@ -66,15 +66,15 @@ class FeedbackLog:
         try:
             request = orjson.loads(body)
             ids = request["clicks"]
-            wrong = next((id_ for id_ in ids if not isinstance(id_, str) or time_of(id_) is None), None)
+            wrong = [id_ for id_ in ids if not isinstance(id_, str) or time_of(id_) is None]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             raise RequestError(
                 422, 'send {"clicks": [ID, ...]}, with ids from answers to predictions'
             ) from None
         if not isinstance(ids, list) or set(request) != {"clicks"}:
             raise RequestError(422, 'send {"clicks": [ID, ...]}, and nothing else')
-        if wrong is not None:
-            raise RequestError(422, f"clicks: {str(wrong)!r:.80} is not an id from an answer")
+        if wrong:
+            raise RequestError(422, f"clicks: {str(wrong[0])!r:.80} is not an id from an answer")
         if len(ids) > limits.rows:
             raise RequestError(413, f"{len(ids):,} clicks; send at most {limits.rows:,} {setting_of('rows')}")
         moment = now()

@@ -260,6 +260,7 @@ def test_a_model_learns_from_what_it_served(
     [
         ({"clicks": ["x"]}, 422, "'x' is not an id"),
         ({"clicks": [7]}, 422, "'7' is not an id"),
+        ({"clicks": [None]}, 422, "'None' is not an id"),
         ({"clicks": "0006549a7e4d80-0f0f0f0f-0"}, 422, "send {"),
         ({"clicks": [], "more": 1}, 422, "nothing else"),
         ({}, 422, "send {"),
