@@ -224,7 +224,7 @@ class Service:
     async def predict_json(self, request: Request) -> Response:
         """The predictions for JSON rows, with the details that the query asks for."""
         details = details_of(request.scope["query_string"])
-        return await self.respond(request, partial(self.predict, details=details))
+        return await self._respond(request, partial(self.predict, details=details))
 
     async def predict_arrow(self, request: Request) -> Response:
         """The predictions for an Arrow table, as an Arrow table."""
@@ -234,9 +234,15 @@ class Service:
             batch = self._batch_of(read_table(body, self.limits), details)
             return write_table(self._answers.table(batch, details))
 
-        return await self.respond(request, act, in_thread=True, is_arrow=True)
+        return await self._respond(request, act, in_thread=True, is_arrow=True)
 
-    async def respond(
+    async def respond(self, request: Request, act: Act, *, in_thread: bool = False) -> Response:
+        """What `act` returns for the body of a request, which has no parameters."""
+        for name in request.query_params:
+            raise RequestError(422, f"unknown parameter {name!r:.80}; there are none")
+        return await self._respond(request, act, in_thread=in_thread)
+
+    async def _respond(
         self, request: Request, act: Act, *, in_thread: bool = False, is_arrow: bool = False
     ) -> Response:
         """What `act` returns for the body of a request: JSON, or Arrow if `is_arrow`."""

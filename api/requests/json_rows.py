@@ -98,14 +98,14 @@ def check_containers(body: bytes, limits: Limits, lists: int) -> None:
 
 
 def parse_rows(
-    body: bytes, limits: Limits, lists: int = 0, *, keeps_log: bool = False
+    body: bytes, limits: Limits, lists: int = 0, *, keeps_log: bool | None = None
 ) -> list[dict[str, Any]]:
     """The rows of the JSON request `body` as objects, whose content is not checked here.
 
     A request has rows, lists of values by column, or a context and candidates; a candidate takes the values
     that it lacks from the context. Raises `RequestError`: 422 for any other or malformed request, and for one
-    that asks for its rows to be logged unless `keeps_log`; 413 for more rows than `limits.rows`. `lists`: see
-    `check_containers`.
+    that asks for its rows to be logged unless `keeps_log` (None: the endpoint never logs); 413 for more rows
+    than `limits.rows`. `lists`: see `check_containers`.
     """
     check_containers(body, limits, lists)
     try:
@@ -116,6 +116,8 @@ def parse_rows(
         raise RequestError(422, f'the body is {_kind(request)}; send an object: {{"rows": [{{...}}, ...]}}')
     if not isinstance(log := request.pop("log", False), bool):
         raise RequestError(422, f"'log' is {_kind(log)}; send true or false")
+    if log and keeps_log is None:
+        raise RequestError(422, "'log': this endpoint does not log rows; ask /v1/predict to")
     if log and not keeps_log:
         raise RequestError(422, "'log': this server has no feedback log; start it with --feedback-log")
     if "columns" in request:

@@ -272,6 +272,13 @@ def test_wrong_clicks(kept: tuple[Running, Path], body: object, status: int, pro
     answer = kept[0].client.post("/v1/feedback", json=body)
     assert answer.status_code == status
     assert problem in answer.json()["detail"]
+    answer = kept[0].client.post("/v1/feedback?clicks=1", json={"clicks": []})
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "unknown parameter 'clicks'; there are none",
+    )
+    answer = kept[0].client.post("/v1/explain", json={"rows": [], "log": True})
+    assert (answer.status_code, "does not log rows" in answer.json()["detail"]) == (422, True)
     for log in ("yes", 1, None):
         answer = kept[0].client.post("/v1/predict", json={"rows": [], "log": log})
         assert (answer.status_code, "'log' is" in answer.json()["detail"]) == (422, True)
