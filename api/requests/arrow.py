@@ -17,11 +17,12 @@ _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 def read_table(body: bytes, limits: Limits) -> pa.Table:
     """The rows of an Arrow IPC stream or file.
 
-    Raises `RequestError`: 413 for more rows than `limits.rows`, 422 for anything else than such a stream or
+    Raises `RequestError`: 413 for more rows than `limits.rows`, 422 for anything else than one such stream or
     file, and for one that Arrow has compressed, as its size would be known only after it fills the memory.
     """
     source = pa.py_buffer(body)
-    if body.startswith(_FILE):
+    is_file = body.startswith(_FILE)
+    if is_file:
         source = source.slice(_FILE_HEAD_BYTES)
     batches: list[pa.RecordBatch] = []
     rows = 0
@@ -32,7 +33,8 @@ def read_table(body: bytes, limits: Limits) -> pa.Table:
                     422,
                     "the Arrow data is compressed by Arrow itself; write it without compression, or use gzip",
                 )
-        with pa.ipc.open_stream(source) as stream:
+        reader = pa.BufferReader(source)
+        with pa.ipc.open_stream(reader) as stream:
             _ = stream.schema.names  # decodes the names, and raises ValueError if they are not UTF-8
             for batch in stream:
                 rows += batch.num_rows
@@ -40,6 +42,10 @@ def read_table(body: bytes, limits: Limits) -> pa.Table:
                     raise too_many(rows, limits)
                 batch.validate(full=True)
                 batches.append(batch)
+            if not is_file and (more := source.size - reader.tell()):  # perhaps another stream of rows
+                raise RequestError(
+                    422, f"{more:,} bytes follow the Arrow stream; send one stream per request"
+                )
             return pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, EOFError, ValueError, struct.error) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -124,6 +124,8 @@ def test_arrow_that_is_compressed_or_torn_is_refused(client: httpx.Client, codec
         response = ask_arrow(client, body)
         assert response.status_code == 422, body[:20]
         assert "Arrow" in response.json()["detail"]
+    response = ask_arrow(client, plain + plain)
+    assert (response.status_code, "bytes follow the Arrow stream" in response.text) == (422, True)
     response = ask_arrow(client, arrow(pa.table({"citty": ["a"]})))
     assert response.status_code == 422
     assert "'citty'" in response.json()["detail"]
