@@ -83,7 +83,7 @@ def read_infer(body: bytes, header_bytes: int | None) -> tuple[bytes, str | None
         binary_size = tensor.parameters.get("binary_data_size")
         content = None
         if binary_size is not None:
-            if not isinstance(binary_size, int) or not 0 <= binary_size <= len(body) - size:
+            if type(binary_size) is not int or not 0 <= binary_size <= len(body) - size:
                 raise RequestError(422, f"input {tensor.name!r:.80}: its binary data is not in the body")
             content, size = body[size : size + binary_size], size + binary_size
         if tensor.name in columns:
@@ -114,6 +114,8 @@ def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
         values = [
             item[0] if isinstance(item, list) and len(item) == 1 else item for item in tensor.data or ()
         ]
+        if tensor.datatype != _BYTES:
+            _check_types(tensor, values)
     elif tensor.datatype == _BYTES:
         values = _texts(name, content)
     else:
@@ -123,10 +125,29 @@ def _values(tensor: InputTensor, content: bytes | None) -> list[Any]:
         numbers = np.frombuffer(content, kind)
         if kind.kind == "f" and np.isinf(numbers).any():  # which JSON would have as null: a missing value
             raise RequestError(422, f"input {name!r:.80}: has an infinite number; send finite ones, or NaN")
+        if kind.kind == "f" and kind.itemsize < 8:  # 0.1 for the float32 0.10000000149, as in Arrow
+            numbers = numbers.astype(np.float32).astype(str).astype(np.float64)
         values = numbers.tolist()
     if len(values) != rows:
         raise RequestError(422, f"input {name!r:.80}: {len(values)} values, and its shape says {rows}")
     return values
+
+
+def _check_types(tensor: InputTensor, values: list[Any]) -> None:
+    """Raise `RequestError` for a value of JSON without the tensor's type; null is a missing value."""
+    kind = np.dtype(_TYPES[tensor.datatype])
+    types: set[type] = {bool}
+    least, most = 0.0, 1.0
+    if kind.kind == "f":
+        types, most = {int, float}, float(np.finfo(kind).max)
+        least = -most
+    elif kind.kind != "b":
+        types, least, most = {int}, int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    for value in values:
+        if value is not None and not (type(value) in types and least <= value <= most):
+            raise RequestError(
+                422, f"input {tensor.name!r:.80}: {value!r:.80} does not have the type {tensor.datatype}"
+            )
 
 
 def _texts(name: str, content: bytes) -> list[str]:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.api.app import create_app
-from ctr.api.requests import Limits
+from ctr.api.requests import Limits, read_infer
 from ctr.api.service import INLINE_BYTES
 from ctr.model.model import Model
 from tests.api.running import Running, run_server
@@ -101,7 +101,13 @@ def test_by_hand(client: httpx.Client, model: Model) -> None:
         ({"inputs": [{**INPUTS[0], "shape": [3]}]}, "2 values, and its shape says 3"),
         ({"inputs": [{**INPUTS[0], "shape": [1, 2]}]}, "its shape is [1, 2]; send a value for each row"),
         ({"inputs": [INPUTS[0], tensor("age", "BYTES", ["1"])]}, ""),
-        ({"inputs": [tensor("price", "FP64", ["many"])]}, "price"),
+        ({"inputs": [tensor("price", "FP64", ["many"])]}, "'price': 'many' does not have the type FP64"),
+        ({"inputs": [tensor("age", "INT8", [None, 300])]}, "300 does not have the type INT8"),
+        ({"inputs": [tensor("age", "UINT64", [-1])]}, "-1 does not have the type UINT64"),
+        ({"inputs": [tensor("age", "INT32", [1.5])]}, "1.5 does not have the type INT32"),
+        ({"inputs": [tensor("age", "INT32", [True])]}, "True does not have the type INT32"),
+        ({"inputs": [tensor("age", "BOOL", [2])]}, "2 does not have the type BOOL"),
+        ({"inputs": [tensor("price", "FP32", [1e39])]}, "1e+39 does not have the type FP32"),
         (
             {"inputs": [{"name": "city", "shape": [1], "datatype": "BYTES"}]},
             "send its data as JSON, or as bytes",
@@ -188,6 +194,15 @@ def test_binary_data_that_is_none(client: httpx.Client) -> None:
     ):
         assert answer.status_code == 422
         assert problem in answer.json()["error"]
+
+
+def test_short_floats_have_the_decimals_that_training_data_has() -> None:
+    """As those of Arrow: 0.1 would be another bucket than 0.10000000149."""
+    values = np.array([0.1, np.nan, 3e38, -5], np.float32)
+    price = {"name": "price", "shape": [4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+    head = orjson.dumps({"inputs": [price]})
+    body, _ = read_infer(head + values.tobytes(), len(head))
+    assert orjson.loads(body) == {"columns": {"price": [0.1, None, 3e38, -5.0]}}
 
 
 def test_a_large_body_waits_its_turn_before_it_is_parsed(model: Model) -> None:
