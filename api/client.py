@@ -113,6 +113,8 @@ class _ClientSettings:
         """
         try:
             table = _table_of(data)
+            if table is not None and not table.num_columns:
+                data, table = [{}] * table.num_rows, None
             rows = [data] if table is not None or isinstance(data, Mapping) else list(data)
         except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
             raise DataError(

@@ -146,6 +146,9 @@ def test_tables_predict_the_same_as_json(running: Running) -> None:
     )
     with Client(running.url) as client:
         np.testing.assert_array_equal(client.ask(table).predictions, client.predict(table))
+        empty = pa.table({"city": ["a", "b"]}).select([])
+        np.testing.assert_array_equal(client.ask(empty).predictions, client.predict(empty))
+        assert client.predict(empty).size == 2
         with pytest.raises(DataError, match=r"rows\[0\]\.city: 1.5 is a fraction"):
             client.ask(pa.table({"city": [1.5]}))
         for one in ([["a"]], pa.array([b"\xff"], pa.binary()), [{"a": 1}]):
