@@ -42,7 +42,7 @@ from ctr.api.requests import (
 from ctr.api.schema import example_row
 from ctr.errors import DataError, StoreError
 from ctr.features import Batch, MoreFeaturesError
-from ctr.features.windows import Windows
+from ctr.features.windows import NotingHistory, Windows
 from ctr.model import Model, explain_row, probabilities_of
 
 if TYPE_CHECKING:  # which loads the Redis client
@@ -333,7 +333,7 @@ class Service:
         ids; if not, it could report no clicks, so nothing is stored.
         """
         parsed: list[dict[str, Any]] | None = None
-        keep = None
+        logged: list[dict[str, Any]] | None = None
         can_log = returns_ids and self._ready
         if body.endswith(_NOT_LOGGED) and body.count(b'"log"') == 1:  # as `Client.predict` has it
             body, can_log = body[: -len(_NOT_LOGGED)] + b"}", False  # which the scanner reads
@@ -343,11 +343,17 @@ class Service:
             if asks or drawn:
                 parsed = parse_rows(body, self.limits, self._lists, keeps_log=True)
                 if orjson.loads(body).get("log", drawn):
-                    keep = partial(self.log.keep, parsed, model=self.model.id, metrics=self.metrics)
+                    logged = parsed
         rows = (
             self._rows.read(body, briefly=most is not None) if parsed is None else self._rows.cells_of(parsed)
         )
-        batch = self._answers.transform_for(details).apply(rows.cells, most)
+        transform, noting, keep = self._answers.transform_for(details), None, None
+        if logged is not None and transform.history is not None:
+            noting = NotingHistory(transform.spec, transform.history)
+        batch = transform.apply(rows.cells, most, noting)
+        if self.log is not None and logged is not None:
+            kept = logged if noting is None else noting.noted(logged)
+            keep = partial(self.log.keep, kept, model=self.model.id, metrics=self.metrics)
         answer = self._answers.json(batch, details, keep)
         if self._ready:
             self._drift.sample(lambda transform: transform.apply(rows.cells.part(0, 1)))

@@ -13,6 +13,8 @@ import orjson
 from ctr.errors import DataError, SpecError
 from ctr.features import BadRows, Batch, FeatureSpec, Transform, absence_warnings, batch_of_lines
 from ctr.features.batches import take_rows
+from ctr.features.spec import SERVED
+from ctr.features.windows import ServedFeatures
 from ctr.stream.example_stream import ExampleStream, StreamChunk
 
 _MANY_BAD = 0.5
@@ -48,16 +50,12 @@ class StreamSource:
         """Raises SpecError for a spec that does not suit rows of a stream."""
         if not spec.fields or spec.label_column is None:
             raise SpecError("rows of a stream have columns: the feature spec must name fields and a label.")
-        if spec.windows:
-            raise SpecError(
-                f"window {spec.windows[0].name!r}: rows of a stream do not carry the windows' features from "
-                "the time when they were served; remove windows from the spec."
-            )
         self.spec, self.stream = spec, stream
         self.blocks_read = 0
         self.bad_rows = BadRows()
         self._on_bad_rows = on_bad_rows
-        self._transform = Transform(spec, with_label=True)
+        history, also = (ServedFeatures(spec), (SERVED,)) if spec.windows else (None, ())
+        self._transform = Transform(spec, with_label=True, history=history, also=also)
 
     def read(self, positions: Mapping[int, int]) -> list[StreamExamples]:
         """The chunk of this number of each lane, if it exists, in the order in which they were appended.

@@ -29,6 +29,6 @@ from ctr.features.spec.model import FeatureSpec
 from ctr.features.spec.number_fields import Clip, LinearField, NumberField, Scale
 from ctr.features.spec.source import FEATURES, FORMATS, LABEL, WEIGHT, Format, Source
 from ctr.features.spec.time_fields import UNIX, UNIX_MS, TimeField, is_number, parts_of
-from ctr.features.spec.windows import PARTS, Window, WindowField, microseconds
+from ctr.features.spec.windows import PARTS, SERVED, Window, WindowField, microseconds
 from ctr.features.spec.word_fields import KNOWN, CategoryField, ListField, TextField, ValueField, WordField
 from ctr.features.spec.yaml_text import dump_yaml

@@ -27,7 +27,7 @@ from ctr.features.spec.fields import (
 )
 from ctr.features.spec.number_fields import NumberField
 from ctr.features.spec.source import FORMATS, Source
-from ctr.features.spec.windows import Window
+from ctr.features.spec.windows import SERVED, Window
 from ctr.features.spec.yaml_text import Place, dump_yaml
 
 _Parts = TypeVar("_Parts", tuple[InputField, ...], tuple[Window, ...])
@@ -265,6 +265,9 @@ def _check_columns(spec: FeatureSpec) -> None:
             why = "it cannot be a field too" if place[0] == "fields" else "a row is not to look at it"
             raise misfit(place, f"column {name!r} is the label or weight; {why}")
     places += [((key,), name) for key in ("label", "weight") if (name := getattr(spec, key)) is not None]
+    for place, name in places if spec.windows else ():
+        if name == SERVED:
+            raise misfit(place, f"column {name!r} is where servers log the features of windows; rename it")
     used = {name for _, name in places}
     for i, name in enumerate(spec.source.ignore):
         if name in used:

@@ -16,6 +16,10 @@ from ctr.features.spec.yaml_text import Place
 PARTS = 16
 """A span slides in steps of a sixteenth of itself."""
 
+SERVED = "ctr:windows"
+"""The column of a logged row with the window features that it was served with; see
+`ctr.features.windows.served`."""
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _LONGEST = 10 * 366 * 86_400
 

@@ -32,6 +32,10 @@ class RowStatus(IntEnum):
     """It is earlier than a row before it, which windows do not allow."""
     SINCE = 22
     """The time from which its age is counted is not valid; the column is that of the time whose age it is."""
+    UNSERVED = 23
+    """It lacks the windows' features that it was served with."""
+    OTHER_WINDOWS = 24
+    """It has such features, of other windows than the spec's."""
     FEATURES = 30
     """It has more features than a row may have."""
     TIME = 31

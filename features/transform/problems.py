@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctr.features.columns import Columns
-from ctr.features.spec import FeatureSpec, TimeField, column_of
+from ctr.features.spec import SERVED, FeatureSpec, TimeField, column_of
 from ctr.features.steps.index_kernels import bad_token
 from ctr.features.text import Cells, RowStatus, expected_time, shown
 
@@ -26,6 +26,10 @@ _EXPECTED = {
     RowStatus.LATE: "is earlier than the latest row before it (for a model, those of its training), by more"
     " than the slack of a window; if the model was trained on these rows, give their data set, otherwise sort"
     " the rows by time, or raise that slack",
+    RowStatus.UNSERVED: "holds no window features: the server that logged the row had a model without"
+    " windows, or was an older version",
+    RowStatus.OTHER_WINDOWS: "does not hold the features of the spec's windows; train with the spec of the"
+    " model that served the row",
 }
 _REASONS = {
     RowStatus.LABEL: "no label (0 or 1, or -1 or 1)",
@@ -39,6 +43,8 @@ _REASONS = {
     RowStatus.QUERY: "query ids",
     RowStatus.FEATURES: "more features than most_features",
     RowStatus.LATE: "earlier than a row before it, by more than the slack of a window",
+    RowStatus.UNSERVED: "no window features",
+    RowStatus.OTHER_WINDOWS: "features of other windows",
 }
 _TOKENS = (RowStatus.INDEX, RowStatus.VALUE, RowStatus.QUERY)
 """Problems of one of several features in a cell."""
@@ -50,6 +56,8 @@ def explain(
     """See `Transform.explain`; `columns`: of the cells."""
     if status in (RowStatus.TIME, RowStatus.SINCE):
         return _explain_time(spec, columns, cells, row, status, column)
+    if status in (RowStatus.UNSERVED, RowStatus.OTHER_WINDOWS):
+        column = columns.index(SERVED)
     text = cells.buffer[cells.starts[row, column] : cells.ends[row, column]]
     if status in _TOKENS:
         text = text[slice(*bad_token(text))]

@@ -153,13 +153,15 @@ class Transform:
         column: NDArray[np.int32],
         builder: BatchBuilder,
         first_row: int,
+        history: History | None = None,
     ) -> int:
         """Transforms the rows from `first_row` on into `builder`, until they end or it is full.
 
         Rows whose `status` (uint8[rows], a RowStatus) is not OK are skipped; their cells may be anything. A
         bad row adds nothing: its status is set, and `column` (int32[rows], an index into `columns`) says
-        where the problem is. Returns the next row to transform.
+        where the problem is. `history`: used instead of the transform's. Returns the next row to transform.
         """
+        history = self.history if history is None else history
         tables, coded = None, frozenset[str]()
         if isinstance(cells, CodedCells):
             tables = self._by_value.of(cells)
@@ -178,7 +180,7 @@ class Transform:
         starts, ends = cells.starts.reshape(-1), cells.ends.reshape(-1)
         scratch, row = self._scratch, first_row
         while row < len(cells) and builder.spare_rows > 0:
-            last, by_column, lists = self._by_column(route, cells, status, row, builder)
+            last, by_column, lists = self._by_column(route, cells, status, row, builder, history)
             examples = Examples(
                 builder.indptr,
                 builder.slots,
@@ -230,7 +232,13 @@ class Transform:
         return scratch
 
     def _by_column(
-        self, route: _Route, cells: Cells, status: NDArray[np.uint8], first: int, builder: BatchBuilder
+        self,
+        route: _Route,
+        cells: Cells,
+        status: NDArray[np.uint8],
+        first: int,
+        builder: BatchBuilder,
+        history: History | None,
     ) -> tuple[int, ColumnFeatures | None, FeatureLists | None]:
         """Where the next rows end, and their features that are made before the kernels run."""
         if not route.by_column:
@@ -239,14 +247,14 @@ class Transform:
         last = len(cells) if good.size < builder.spare_rows else first + int(good[builder.spare_rows - 1]) + 1
         columns = Columns(cells, status, slice(first, last), route.columns)
         windows: Iterator[Buckets] = iter(())
-        if self.history is not None:
+        if history is not None:
             windows = iter(
-                self.history.buckets(cells, status, route.columns, slice(first, last), take_in=self._take_in)
+                history.buckets(cells, status, route.columns, slice(first, last), take_in=self._take_in)
             )
         steps: list[Step] = []
         for each in route.by_column:
             column = columns[column_of(each.field)]
-            if self.history is not None and isinstance(each.field, WindowField):
+            if history is not None and isinstance(each.field, WindowField):
                 features: Buckets | HashedTokens | TokenCounts = next(windows)
             else:
                 features = each.make(column)
@@ -269,15 +277,16 @@ class Transform:
             by_column.bad_column[too_many] = np.array(self._list_columns, np.int32)[longest]
         return int(most[by_column.problem == 0].sum())
 
-    def apply(self, cells: Cells, most_features: int | None = None) -> Batch:
+    def apply(self, cells: Cells, most_features: int | None = None, history: History | None = None) -> Batch:
         """All rows as a batch. Raises DataError, which names row, column and value of the first bad row.
 
-        `most_features`: raises MoreFeaturesError before making more features than this.
+        `most_features`: raises MoreFeaturesError before making more features than this. `history`: used
+        instead of the transform's.
         """
         builder = BatchBuilder(self.layout, len(cells), most_features=most_features)
         status = np.zeros(len(cells), np.uint8)
         column = np.zeros(len(cells), np.int32)
-        self.append(cells, status, column, builder, 0)
+        self.append(cells, status, column, builder, 0, history)
         if builder.rows < len(cells):
             row = int(np.flatnonzero(status)[0])
             raise DataError(

@@ -1,5 +1,6 @@
 """Counts, clicks and rates of earlier rows with the same key, over sliding windows."""
 
+from ctr.features.windows.served import NotingHistory, ServedFeatures
 from ctr.features.windows.split import (
     NotedWindows,
     WindowNotes,
