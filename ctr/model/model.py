@@ -14,7 +14,8 @@ import numpy as np
 from ctr.defaults import MOST_BAD
 from ctr.errors import DataError, ModelError, SettingError, path_of, require_counts
 from ctr.features import BadRowPolicy, Batch, Chunk, FeatureSpec, Slots, Transform, batch_of, open_source
-from ctr.features.windows import ServedHistory, Windows
+from ctr.features.spec import SERVED
+from ctr.features.windows import ServedFeatures, ServedHistory, Windows
 from ctr.metrics import MetricSummary
 from ctr.model.calibration import Calibration, Method
 from ctr.model.folder import FORMAT, FORMAT_VERSION
@@ -201,14 +202,16 @@ class Model:
         return batch_of(examples, self.transform)
 
     def _logged(self, rows: object) -> Batch:
-        """The rows of a table as a log that continues the history of the windows."""
+        """The rows of a table as a log, with the features that it carries, or that continue the windows."""
         import pyarrow as pa
 
         table, label = pa.table(rows), self.spec.label_column
         clicks = [label] if label is not None and label in table.column_names else []
-        history = self.windows_after()
+        carried = SERVED in table.column_names
+        history = ServedFeatures(self.spec) if carried else self.windows_after()
+        also = [SERVED] if carried else clicks
         return batch_of(
-            table, Transform(self.spec, with_label=False, history=history, take_in=True, also=clicks)
+            table, Transform(self.spec, with_label=False, history=history, take_in=True, also=also)
         )
 
     def windows_after(self) -> Windows | None:

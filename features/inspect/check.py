@@ -17,7 +17,7 @@ from ctr.features.inputs import InputFile, input_files
 from ctr.features.inspect.time_order import TimeOrder, time_order
 from ctr.features.raw import RawSource, fit
 from ctr.features.readers import SKIP, BadRows, open_reader
-from ctr.features.spec import FeatureSpec, InputField, column_of
+from ctr.features.spec import SERVED, FeatureSpec, InputField, column_of
 from ctr.features.transform import Transform
 from ctr.features.windows import Windows
 
@@ -258,5 +258,5 @@ def _warnings(checked: FieldCheck, rows: int) -> list[str]:
 def _unused(spec: FeatureSpec, first: InputFile) -> list[str]:
     with closing(open_reader(first, spec, "required")) as reader:
         columns = list(dict.fromkeys(reader.columns))
-    used = {*spec.columns, spec.label, spec.weight, *spec.source.ignore}
+    used = {*spec.columns, spec.label, spec.weight, *spec.source.ignore, SERVED}
     return [name for name in columns if name not in used]

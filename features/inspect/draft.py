@@ -15,7 +15,7 @@ from ctr.errors import DataError, named
 from ctr.features.columns import Column
 from ctr.features.inputs import input_files
 from ctr.features.inspect.sample import Sample, read_sample
-from ctr.features.spec import UNIX, dump_yaml
+from ctr.features.spec import SERVED, UNIX, dump_yaml
 from ctr.features.text import is_decimal
 
 SAMPLE_ROWS = 10_000
@@ -84,7 +84,8 @@ def draft_spec(where: str, *, label: str | None = None) -> str:
     kinds of labels. Raises DataError if there is none, and as reading does.
     """
     sample = read_sample(input_files([where]), SAMPLE_ROWS)
-    columns = [_column(name, texts, sample) for name, texts in sample.columns.items()]
+    texts_by_name = {name: texts for name, texts in sample.columns.items() if name != SERVED}
+    columns = [_column(name, texts, sample) for name, texts in texts_by_name.items()]
     chosen = _label_of(where, columns, label)
     fields, left_out = [], [f"#   {name}: of a type that no field reads" for name in sample.unread]
     for column in columns:

@@ -27,11 +27,11 @@ from ctr.features.raw.preview import (
 )
 from ctr.features.raw.split_pass import SplitPass
 from ctr.features.readers import FAIL, BadRowHandler, BadRowPolicy, BadRows, RawFiles, RowChoice
-from ctr.features.spec import FeatureSpec
+from ctr.features.spec import SERVED, FeatureSpec
 from ctr.features.text import Cells, RowStatus
 from ctr.features.threads import Threads, in_order
 from ctr.features.transform import History, Transform
-from ctr.features.windows import Windows
+from ctr.features.windows import ServedFeatures, Windows
 
 
 class RawSource:
@@ -46,6 +46,8 @@ class RawSource:
     fraction_read: float = 0.0
     """By rows if the pass has a `stop`, otherwise by bytes of the files."""
     blocks_read: int = 0
+    reads_served: bool
+    """Whether rows carry the window features that they were served with."""
     shared_threads: Threads | None = None
     """Threads to use instead of the source's own."""
     watch: Callable[[Cells, NDArray[np.uint8]], None] | None = None
@@ -76,25 +78,33 @@ class RawSource:
         thread, with their labels if files have them. `also`: columns that are read for `watch`, whether or
         not the spec needs them. `with_fields`: batches have field ids.
 
+        If the first rows of any file have the column `SERVED`, or `windows` is a `ServedFeatures`, the
+        features of windows come from that column, as they were served, and other `windows` stay unchanged.
+
         Raises DataError; SpecError if spec and files do not fit, or the spec has windows and `windows` is
         None.
         """
-        if spec.windows and windows is None:
+        self.spec = spec
+        self.raw = RawFiles(input_files(inputs), spec, labels, choice)
+        self.reads_served = bool(spec.windows) and (
+            isinstance(windows, ServedFeatures)
+            or any(SERVED in reader.columns for _, reader in self.raw.readers())
+        )
+        if spec.windows and windows is None and not self.reads_served:
             raise SpecError(
                 f"window {spec.windows[0].name!r}: its features depend on earlier rows. Build the data set"
                 f" first: `ctr features build`, and use that instead of the raw files."
             )
-        self.spec = spec
-        self.raw = RawFiles(input_files(inputs), spec, labels, choice)
-        self._history = windows if spec.windows else None
+        self._history = windows if spec.windows and not self.reads_served else None
         self.windows = windows if isinstance(windows, Windows) and spec.windows else None
         self.threads = threads if self._history is None else 1
         with_label = labels == "required"
-        more = (*also, *self._label_of_windows())
+        served, more = (ServedFeatures(spec), (SERVED,)) if self.reads_served else (None, ())
+        more = (*also, *self._label_of_windows(), *more)
         compiled = partial(Transform, spec, with_label=with_label, with_fields=with_fields, also=more)
-        self._transform = compiled()
+        self._transform = compiled(history=served)
         # For passes; `_transform` leaves windows unchanged.
-        self._passing = compiled(history=self._history, take_in=True)
+        self._passing = self._transform if served else compiled(history=self._history, take_in=True)
         self._require_columns(also)
         self._bad = BadRowHandler(on_bad_rows, self._transform)
         self._file_rows: Sequence[int] | None = None

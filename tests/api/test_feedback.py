@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -27,6 +28,9 @@ from ctr.api.feedback import FeedbackLog
 from ctr.api.operations import RegistrySource, Versions
 from ctr.api.server import serve
 from ctr.errors import CtrError, DataError, SettingError, StoreError
+from ctr.features import open_source
+from ctr.features.spec import SERVED
+from ctr.features.windows import Windows
 from ctr.model import Model, load_model
 from ctr.registry import Registry
 from ctr.settings import ServeJob
@@ -36,6 +40,8 @@ from tests.api.operations.test_metrics import value
 from tests.api.operations.test_processes import children
 from tests.api.operations.test_versions import until
 from tests.api.running import Running, run_server
+from tests.api.test_events import SPEC as WINDOWED
+from tests.api.test_events import build, write_log
 from tests.api.test_server import server_process
 from tests.command_line import Cli
 from tests.ps.redis_servers import StartRedis, needs_redis, timing_sensitive
@@ -375,3 +381,44 @@ def test_what_was_answered_outlives_a_process(model_dir: Path, tmp_path: Path) -
     assert len(set(kept)) == len(kept)
     assert set(ids) <= set(kept)
     assert len(joined_rows(tmp_path / "log", tmp_path / "joined")) == len(kept)
+
+
+def test_a_model_with_windows_learns_from_the_features_that_it_served(tmp_path: Path) -> None:
+    """Those of a share of the rows, which could not be counted again."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(WINDOWED.to_yaml())
+    write_log(tmp_path / "1.csv", 0, 1_000, seed=1)
+    first = build(tmp_path / "1.csv", Windows(WINDOWED), tmp_path / "first")
+    before = ctr.train(first, model=tmp_path / "before")
+    log, served, clicks = FeedbackLog(tmp_path / "log"), [], []
+    with run_server(create_app(before, feedback=log)) as running:
+        for i, row in enumerate(write_log(tmp_path / "2.csv", 2_500, 200, seed=2)):
+            is_clicked, request = row.pop("click"), {"rows": [row], "log": i % 3 == 0}
+            answer = running.client.post("/v1/predict?include=contributions", json=request).json()
+            running.client.post("/v1/events/impressions", json={"rows": [row]}).raise_for_status()
+            if "ids" in answer:
+                served.append([feature["slot"] for feature in answer["contributions"][0]])
+                clicks += answer["ids"] * bool(is_clicked)
+        running.client.post("/v1/feedback", json={"clicks": clicks}).raise_for_status()
+    log.close()
+    rows = joined_rows(tmp_path / "log", tmp_path / "joined")
+    assert sum(row["click"] for row in rows) == len(clicks) > 0
+    source = open_source([tmp_path / "joined"], WINDOWED, windows=Windows(WINDOWED))
+    for _ in range(2):
+        (batch,) = source.batches(1_000)
+        assert [batch.slots[a:b].tolist() for a, b in pairwise(batch.indptr)] == served
+    after = ctr.train(tmp_path / "joined", spec, warm_start=tmp_path / "before", epochs=2)
+    assert after.windows is not None
+    assert after.windows.keys == load_model(tmp_path / "before").windows.keys > 0  # type: ignore[union-attr]
+    assert SERVED not in ctr.draft_spec(tmp_path / "joined").columns
+    for rows_ in (tmp_path / "joined", pa.Table.from_pylist(rows)):
+        np.testing.assert_array_equal(after.predict(rows_), after.predict(batch))
+    with pytest.warns(UserWarning, match="the model's windows start empty"):
+        ctr.train(tmp_path / "joined", spec)
+    assert WINDOWED.crosses
+    with (tmp_path / "joined" / "part-000001.jsonl").open("w") as more:
+        more.write('{"click": 0, "t": 1510009999, "user": "u1", "site": "s1"}\n')
+    with pytest.raises(
+        DataError, match=r"part-000001.jsonl:1: column 'ctr:windows': '' holds no window features"
+    ):
+        ctr.train(tmp_path / "joined", spec, warm_start=tmp_path / "before")

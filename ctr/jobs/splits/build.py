@@ -20,6 +20,7 @@ from ctr.features.dataset import DatasetDraft, Done
 from ctr.features.folder import MANIFEST
 from ctr.features.raw import SplitPass
 from ctr.features.spec import spec_files, spec_of_files
+from ctr.features.windows import ServedFeatures
 from ctr.jobs.splits.attempts import Attempts, LocalAttempts, local_attempts, remote_attempts
 from ctr.jobs.splits.tasks import map_splits, splits_by_file
 from ctr.jobs.splits.windows import SplitWindows, look_back
@@ -112,7 +113,7 @@ def _hash_all(
     no_click, policy = int(source.no_click[0]), source.on_bad_rows
     common = _Common(attempts, out, spec_files(source.spec), choice, policy, no_click)
     split_windows: Sequence[SplitWindows | None] = [None] * len(splits)
-    if source.windows is not None:
+    if source.windows is not None and not source.reads_served:
         assert isinstance(attempts, LocalAttempts)
         split_windows = look_back(engine, source, splits, attempts)
     hashed = iter(map_splits(engine, _hash_split, [(common, each) for each in split_windows], splits, what))
@@ -145,7 +146,7 @@ def _hash(
     kept = folder / _BAD_ROWS if common.policy.quarantine is not None else None
     spec = spec_of_files(common.spec, "the feature spec")
     policy = BadRowPolicy(common.policy.skip, kept)  # `take_pass` checks the fraction, which is of all splits
-    windows = None if split_windows is None else split_windows.history(spec)
+    windows = ServedFeatures(spec) if split_windows is None else split_windows.history(spec)
     source = RawSource(
         spec, [split], on_bad_rows=policy, choice=common.choice, windows=windows, with_fields=True
     )

@@ -45,6 +45,7 @@ _EXPECTED = 20  # rows of a label: with fewer expected, a hold-out may lack them
 if TYPE_CHECKING:
     from ctr.distributed import ClusterSummary  # loads modules that training in memory does not need
     from ctr.engines import Engine
+    from ctr.features.windows import Windows
 
 
 def run_train_job(job: TrainJob) -> TrainOutcome:
@@ -350,7 +351,8 @@ def _warnings(setup: TrainSetup, trained: Trained, model: Model, evaluation: _Ev
     from ctr.jobs.evaluate import too_good  # training itself does not need it
 
     source, holdout = setup.source, setup.holdout
-    warnings = [*source.warnings(), *_window_warnings(setup.job, source), *_repeat_warnings(setup)]
+    warnings = [*source.warnings(), *_window_warnings(setup.job, source, model.windows)]
+    warnings += _repeat_warnings(setup)
     digests = input_digests(holdout.source.inputs) if setup.job.holdout and holdout is not None else []
     if seen_rows(model.manifest, digests) == "trained":
         warnings.append(SEEN.format("trained", "the hold-out"))
@@ -398,8 +400,13 @@ def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation
     return []
 
 
-def _window_warnings(job: TrainJob, source: ExampleSource) -> list[str]:
-    """A warning if the windows of a data set started empty."""
+def _window_warnings(job: TrainJob, source: ExampleSource, windows: Windows | None) -> list[str]:
+    """A warning if the windows of a data set or a model start empty."""
+    if windows is not None and not windows.keys:
+        return [
+            "the model's windows start empty: rows that carry the window features that they were served with"
+            " are not counted. Train with --warm-start and a model that has counts, or serve with --windows"
+        ]
     if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
         return []
     began = f"{source.name}: its windows started empty"

@@ -248,6 +248,8 @@ def open_training(job: TrainJob) -> ExampleSource:
         choice=job.rows(held_out=False),
         windows=_windows_of_warm_start(job, spec),
     )
+    if not isinstance(source, DatasetSource) and source.reads_served and job.warm_start is not None:
+        source.windows = load_windows(source.spec, job.warm_start)
     if job.scale and job.spec is None and isinstance(source, DatasetSource):
         return open_source(job.inputs, source.spec.with_scales(job.scale))
     return source
