@@ -52,6 +52,8 @@ from ctr.api.operations import (
 )
 from ctr.api.requests import Limits
 from ctr.errors import CtrError, ModelError
+from ctr.features.spec import Window
+from ctr.features.windows import Windows
 from ctr.model import Model
 from ctr.settings import ServeJob
 from ctr.stream import require_log
@@ -233,7 +235,10 @@ def _shared_folder() -> Path | None:
 
 
 class _Applications:
-    """Makes the applications of models, whose windows are in Redis or in this process."""
+    """Makes the applications of models, whose windows are in Redis or in this process.
+
+    A version whose windows know no rows continues with those of an earlier version in this process.
+    """
 
     def __init__(self, job: ServeJob) -> None:
         self._job = job
@@ -241,6 +246,8 @@ class _Applications:
         """Where models keep their index, so that several processes share it."""
         self.feedback: FeedbackLog | None = None
         """Of this process."""
+        self._counts: dict[tuple[int, tuple[Window, ...]], Windows] = {}
+        """The latest windows in this process, by seed and settings."""
         self.windows_note = ""
         """For the line on standard output."""
         self._redis = None
@@ -265,6 +272,12 @@ class _Applications:
             origin = "as the model has them" if windows.created else "as they are there"
             self.windows_note = f", windows in {windows.url} ({origin})"
             model = model.with_shared(windows)
+        elif model.windows is not None:
+            kind = model.spec.seed, model.spec.windows
+            if model.windows.keys or kind not in self._counts:
+                self._counts[kind] = model.windows
+            else:  # a version without counts, as training from a stream makes
+                model = model.with_shared(self._counts[kind])
         return create_app(
             model,
             limits=Limits(**self._job.limits),

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from ctr.api.app import create_app
+from ctr.api.operations import ServingMetrics
 from ctr.api.requests.body import Limits
+from ctr.api.server import _Applications
 from ctr.features import DatasetSource, RawSource, parse_spec
 from ctr.features.windows import Windows, load_windows
 from ctr.jobs import run_train_job
 from ctr.model import Model, load_model
-from ctr.settings import TrainJob
+from ctr.settings import ServeJob, TrainJob
 from tests.api.running import Running, run_server
 from tests.features.raw_files import write_windowed
 
@@ -183,3 +185,26 @@ windows: [{name: user, key: [user], time: t, format: unix, spans: [1h], features
         assert running.client.post("/v1/predict", json={"rows": rows}).status_code == 200
         assert send(running, "impressions", *rows) == 3
         assert running.client.post("/v1/events/clicks", json={"rows": [row] * 4}).status_code == 413
+
+
+def test_a_version_without_counts_continues_with_those_of_the_server(model: Model, tmp_path: Path) -> None:
+    """As versions from a stream have none. One of other windows, or with counts, has its own."""
+    apps = _Applications(ServeJob(model=tmp_path / "model"))
+    without = Model.of(SPEC, model.linear, {})
+    strength = SPEC.windows[0].model_copy(update={"strength": 5.0})
+    other = SPEC.model_copy(update={"windows": (strength, SPEC.windows[1])})
+    of_other = Model.of(other, model.linear, {})
+    row = {"t": START + 3_000, "user": "u9", "site": "s1"}
+
+    def counted(version: Model, events: int) -> list[object]:
+        with run_server(apps.make(version, ServingMetrics(version.id), lambda _: None)) as running:
+            for _ in range(events):
+                send(running, "impressions", row)
+            request = {"rows": [row]}
+            answer = running.client.post("/v1/predict?include=contributions", json=request).json()
+        return [each for each in answer["contributions"][0] if each["field"] == "user.count.1h"]
+
+    first = counted(model, 3)
+    assert counted(without, 0) == first
+    assert counted(of_other, 0) != first
+    assert counted(load_model(tmp_path / "model"), 0) != first
