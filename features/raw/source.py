@@ -92,8 +92,9 @@ class RawSource:
         )
         if spec.windows and windows is None and not self.reads_served:
             raise SpecError(
-                f"window {spec.windows[0].name!r}: its features depend on earlier rows. Build the data set"
-                f" first: `ctr features build`, and use that instead of the raw files."
+                f"{self.raw.files[0]}: features of window {spec.windows[0].name!r} depend on earlier rows."
+                " Build the data set first: `ctr features build`, with --windows-from if rows of another data"
+                " set or model come before; use that instead of the raw files."
             )
         self._history = windows if spec.windows and not self.reads_served else None
         self.windows = windows if isinstance(windows, Windows) and spec.windows else None

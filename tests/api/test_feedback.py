@@ -407,7 +407,9 @@ def test_a_model_with_windows_learns_from_the_features_that_it_served(tmp_path: 
     for _ in range(2):
         (batch,) = source.batches(1_000)
         assert [batch.slots[a:b].tolist() for a, b in pairwise(batch.indptr)] == served
-    after = ctr.train(tmp_path / "joined", spec, warm_start=tmp_path / "before", epochs=2)
+    after = ctr.train(
+        tmp_path / "joined", spec, warm_start=tmp_path / "before", epochs=2, holdout=[tmp_path / "joined"]
+    )
     assert after.windows is not None
     assert after.windows.keys == load_model(tmp_path / "before").windows.keys > 0  # type: ignore[union-attr]
     assert SERVED not in ctr.draft_spec(tmp_path / "joined").columns

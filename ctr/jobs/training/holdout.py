@@ -10,7 +10,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ctr.errors import DataError, SpecError, named
-from ctr.features import DatasetSource, ExampleSource, is_dataset, open_source
+from ctr.features import DatasetSource, ExampleSource, open_source
 from ctr.metrics import MetricSummary
 from ctr.model import MOST_ROWS, LinearModel, Model, UnseenCounts, evaluate
 from ctr.progress import Report
@@ -101,13 +101,10 @@ def _open(job: TrainJob, source: ExampleSource) -> Holdout | None:
 
     unseen = UnseenCounts(source.spec)
     if job.holdout:
-        if source.spec.windows and not any(map(is_dataset, job.holdout)):
-            raise SpecError(
-                f"{named('holdout')} {job.holdout[0]}: features of window {source.spec.windows[0].name!r} "
-                "depend on earlier rows. Build a data set of the hold-out first: `ctr features build "
-                "--windows-from`, with the model or data set of the rows before it."
-            )
-        other = opened(job.holdout)
+        try:
+            other = opened(job.holdout)
+        except SpecError as error:  # such as rows that need a data set, for their windows
+            raise SpecError(f"{named('holdout')} {error}") from None
         if len(other.sample(1)) == 0:
             raise DataError(f"{job.holdout[0]}: the hold-out has no row to evaluate on.")
         return Holdout(other, 0, None, unseen)

@@ -261,9 +261,13 @@ def test_wrong_input_is_told_and_nothing_is_half_written(cli: Cli, tmp_path: Pat
     skipped = cli(*build, days[1], days[0], "--on-bad-rows", "skip", "--max-bad-fraction", 1)
     assert skipped.code == 0
     assert manifest_of(out).rows == ROWS
-    raw = cli("train", "--spec", SPEC, days[0], "--model", tmp_path / "model")
-    assert raw.code == 2
-    assert "its features depend on earlier rows. Build the data set first" in " ".join(raw.err.split())
+    words = "--spec", SPEC, "--model", tmp_path / "model"
+    for refused in (cli("train", days[0], *words), cli("train", out, *words, "--holdout", days[0])):
+        assert refused.code == 2
+        problem = (
+            "features of window 'ip' depend on earlier rows. Build the data set first: `ctr features build`"
+        )
+        assert f"{days[0]}: {problem}, with --windows-from" in " ".join(refused.err.split())
     later = cli(*build, days[0], "--windows-from", out)
     assert later.code == 1
     assert "is earlier than the latest row" in later.err
