@@ -11,7 +11,7 @@ from ctr.features.block import Block
 from ctr.features.columns import Columns
 from ctr.features.inputs import InputFile
 from ctr.features.readers import RawFiles
-from ctr.features.spec import FeatureSpec, TimeField, Window, column_of, microseconds
+from ctr.features.spec import SERVED, FeatureSpec, TimeField, Window, column_of, microseconds
 from ctr.features.text import Times
 
 _NEARLY = 0.01  # of the period from the first time to the last: too little to matter for a hold-out
@@ -55,10 +55,12 @@ def time_order(spec: FeatureSpec, files: Sequence[InputFile], rows: int) -> list
     for each in spec.fields:
         if isinstance(each, TimeField):
             passes.setdefault((column_of(each), each.format), _Pass([], {})).read_by.append(each.name)
+    served = bool(spec.windows) and RawFiles(files, spec).any_has(SERVED)
     for window in spec.windows:
         pass_ = passes.setdefault((window.time, window.format), _Pass([], {}))
         pass_.read_by.append(window.name)
-        pass_.late[window] = 0
+        if not served:  # otherwise, rows need no order
+            pass_.late[window] = 0
     if not passes:
         return []
     names = list(dict.fromkeys(column for column, _ in passes))

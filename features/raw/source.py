@@ -87,8 +87,7 @@ class RawSource:
         self.spec = spec
         self.raw = RawFiles(input_files(inputs), spec, labels, choice)
         self.reads_served = bool(spec.windows) and (
-            isinstance(windows, ServedFeatures)
-            or any(SERVED in reader.columns for _, reader in self.raw.readers())
+            isinstance(windows, ServedFeatures) or self.raw.any_has(SERVED)
         )
         if spec.windows and windows is None and not self.reads_served:
             raise SpecError(

@@ -38,6 +38,10 @@ class RawFiles:
             with closing(self.open(file)) as reader:
                 yield file, reader
 
+    def any_has(self, column: str) -> bool:
+        """Whether any file has this column, in its header or its first rows."""
+        return any(column in reader.columns for _, reader in self.readers())
+
     def pieces(self, columns: Sequence[str]) -> Generator[Piece, None, None]:
         """All rows, with the cells of these columns."""
         for file in self.files:

@@ -98,6 +98,10 @@ def test_a_window_says_what_slack_would_do(tmp_path: Path) -> None:
     (told,) = json.loads(json.dumps(found.to_json()))["times"]
     assert (told["in_order"], told["furthest_back_s"], told["format"]) == (False, 899.5, "unix")
     assert check(spec_of(windows=[WINDOW | {"slack": "900s"}]), [log], 100).times[0].warnings == []
+    served = tmp_path / "served.csv"  # rows that carry their window features need no order
+    served.write_text(Path(log).read_text().replace("\n", ",\n").replace(",\n", ",ctr:windows\n", 1))
+    (order,) = check(spec_of(windows=[WINDOW]), [served], 100).times
+    assert (order.back, order.warnings) == (1, [])
     far = write(tmp_path / "far.csv", [T0, T0 + 90_000, T0])
     (order,) = check(spec_of(windows=[WINDOW]), [far], 100).times
     assert order.warnings[0].endswith("sort the rows by 'at'")  # no slack may be longer than a span
