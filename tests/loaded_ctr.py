@@ -21,9 +21,15 @@ MODULES = (
     "fastapi_offline",
 )
 
-if __name__ == "__main__":  # processes that a fork starts anew import this module, too
+
+def load() -> None:
+    """Load the commands."""
     for command in ("train", "serve", "features", "ps", "worker"):
         command_line(command, listed=False)
     for module in MODULES:
         import_module(module)
+
+
+if __name__ == "__main__":  # processes that a fork starts anew import this module, too
+    load()
     main()

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import pytest
 
+from ctr.engines import forking
 from tests.spark.java import java_options
 
-CTR = Path(sys.executable).with_name("ctr")
 LOCAL = "local[2,4]"  # as many attempts at a task as on a cluster
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
 T = TypeVar("T")
@@ -64,18 +64,14 @@ class Finished:
 
 
 class Ctr:
-    """A running `ctr` command, whose Spark belongs to it."""
+    """A running `ctr` command, forked to be there at once, whose Spark belongs to it."""
 
     def __init__(self, words: Sequence[object], env: Mapping[str, str]) -> None:
         # Files, as a pipe would have to be read all the time.
         self._out, self._err = os.memfd_create("out"), os.memfd_create("err")
-        self.process = subprocess.Popen(
-            [str(CTR), *map(str, words)],
-            env=dict(env),
-            stdout=self._out,
-            stderr=self._err,
-            start_new_session=True,
-        )
+        with open(os.devnull) as nothing:
+            files = [nothing.fileno(), self._out, self._err]
+            self.process = forking.fork_server().fork([*map(str, words)], files, env)
 
     def end(self, timeout_s: float = _END_S) -> Finished:
         """Wait until it has ended."""
@@ -85,7 +81,7 @@ class Ctr:
             self.kill()
         out, err = self._read(self._out), self._read(self._err)
         assert "Traceback" not in err, err
-        return Finished(self.process.returncode, out, err)
+        return Finished(self.process.wait(), out, err)
 
     def said(self, text: str) -> bool:
         """Whether it has shown this so far, such as in its progress."""

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ctr.engines import forking
 from ctr.synth import write_click_log
 from tests.spark.clusters import Standalone, run, standalone
+
+forking.PROGRAM = "tests.spark.loaded_ctr"
 
 
 @pytest.fixture(scope="session")

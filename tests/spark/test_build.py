@@ -7,17 +7,13 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
 from ctr.features.dataset import manifest_of
 from tests.ctr.datasets import rows_of_dataset
 from tests.spark.clusters import (
     LOCAL,
-    LOCAL_CLUSTER,
     Ctr,
     Standalone,
     needs_spark,
-    run,
     spark_settings,
     start,
     wait_for,
@@ -33,21 +29,6 @@ def require_equal(out: Path, hashed: Path) -> None:
     assert one.spec_fingerprint == tasks.spec_fingerprint
     assert sorted(each.name for each in out.parent.iterdir() if each.name.startswith(".")) == []
     assert {each.name for each in out.glob("shard-*")} == {part.name for part in tasks.parts}
-
-
-@pytest.mark.parametrize("master", [LOCAL, LOCAL_CLUSTER, "standalone"])
-def test_the_data_set_is_that_of_one_process(
-    master: str, logs: list[Path], hashed: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if master == "standalone":
-        master = request.getfixturevalue("cluster").url
-    out = tmp_path / "out" / "logs.hashed"
-    out.parent.mkdir()
-    done = run(
-        "features", "build", "--spec", "criteo", *logs, "--out", out, "--engine", "spark", "--master", master
-    )
-    assert done.code == 0, done.err
-    require_equal(out, hashed)
 
 
 def attempts(folder: Path) -> set[Path]:

@@ -1,4 +1,7 @@
-"""Commands that run in one program share its session of Spark: what they write is that of one process."""
+"""Commands that run in one program share its session of Spark: what they write is that of one process.
+
+The last is the benchmark, which ends the session.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import spark
 from ctr.engines.spark_session import spark_session
 from ctr.features.dataset import manifest_of
 from ctr.features.inputs import RemoteFolder
@@ -94,3 +98,17 @@ def test_raw_files_are_staged(cli: Cli, logs: list[Path], tmp_path: Path) -> Non
     assert f"error: {staging / 'training.hashed'} already exists; train on it, remove it," in refused.err
     weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("raw", "kept", "again")]
     assert weights[0] == weights[1] == weights[2]
+
+
+@pytest.mark.usefixtures("benchmarks_here")
+def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Small: its figures mean nothing at this size."""
+    spark.measure(tmp_path, 2_000, 1)
+    printed = capsys.readouterr().out
+    for what in (
+        "features build --engine spark",
+        "ctr.spark.transform",
+        "ctr.spark.train",
+        "ctr.spark.predict",
+    ):
+        assert what in printed

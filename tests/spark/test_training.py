@@ -28,6 +28,7 @@ from tests.spark.clusters import (
     wait_for,
 )
 from tests.spark.slow_pushes import SLOW
+from tests.spark.test_build import require_equal
 
 pytestmark = needs_spark
 
@@ -35,10 +36,10 @@ _EMBEDDED = ("--store", "embedded://?shards=2", "--workers", 2, "--chunk", 2_000
 _LEASE = ("--lease", 2)
 
 
-def train(hashed: Path, model: Path, *words: object, env: dict[str, str] | None = None) -> Ctr:
+def train(data: Path | list[Path], model: Path, *words: object, env: dict[str, str] | None = None) -> Ctr:
     """Start a job that writes its summary beside the model."""
-    summary = model.with_suffix(".json")
-    return start("train", hashed, "--model", model, "--json", summary, *_EMBEDDED, *words, env=env)
+    summary, inputs = model.with_suffix(".json"), data if isinstance(data, list) else [data]
+    return start("train", *inputs, "--model", model, "--json", summary, *_EMBEDDED, *words, env=env)
 
 
 def summary_of(done: Finished, model: Path) -> dict[str, Any]:
@@ -59,8 +60,9 @@ def locally(hashed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("master", [LOCAL, LOCAL_CLUSTER, "standalone"])
-def test_the_model_is_as_good_as_that_of_local_workers(
+def test_data_set_and_model_are_those_of_local_processes(
     master: str,
+    logs: list[Path],
     hashed: Path,
     locally: dict[str, dict[str, Any]],
     tmp_path: Path,
@@ -68,8 +70,10 @@ def test_the_model_is_as_good_as_that_of_local_workers(
 ) -> None:
     if master == "standalone":
         master = request.getfixturevalue("cluster").url
-    job = train(hashed, tmp_path / "m", "--engine", "spark", "--master", master, "--holdout-fraction", 0.1)
-    done = job.end()
+    staging = tmp_path / "staging"
+    words = ("--engine", "spark", "--master", master, "--staging", staging, "--keep-staging")
+    done = train(logs, tmp_path / "m", "--spec", "criteo", *words, "--holdout-fraction", 0.1).end()
+    require_equal(staging / "training.hashed", hashed)
     summary, local = summary_of(done, tmp_path / "m"), locally["ssp"]
     assert summary["examples"] == local["examples"] == 72_000
     assert summary["holdout"]["logloss"] == pytest.approx(local["holdout"]["logloss"], abs=0.003)
@@ -142,12 +146,12 @@ def test_a_speculative_twin_takes_over(
     consistency: str, hashed: Path, tmp_path: Path, cluster: Standalone
 ) -> None:
     """The task of the only worker is copied to the other executor, and freezes."""
-    one = ("--workers", 1, "--chunk", 4_000, "--consistency", consistency, "--holdout-fraction", 0.1)
+    one = ("--workers", 1, "--chunk", 8_000, "--consistency", consistency, "--holdout-fraction", 0.1)
     alone = summary_of(train(hashed, tmp_path / "alone", *one).end(), tmp_path / "alone")
     settings = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
-        "spark.speculation.task.duration.threshold": "1s",
+        "spark.speculation.task.duration.threshold": "100ms",  # the copy starts while the task does
         **SLOW,
     }
     job = train(
