@@ -55,6 +55,7 @@ from ctr.errors import CtrError, ModelError
 from ctr.features.spec import Window
 from ctr.features.windows import Windows
 from ctr.model import Model
+from ctr.registry import Registry
 from ctr.settings import ServeJob
 from ctr.stream import require_log
 
@@ -192,7 +193,12 @@ def _source_of(job: ServeJob) -> ModelSource:
         return RegistrySource(job.registry, list(dict.fromkeys([job.label, *others])))
     assert job.model is not None
     place = str(job.model)
-    return MlflowSource(place) if place.startswith("models:") else FolderSource(job.model)
+    if place.startswith("models:"):
+        return MlflowSource(place)
+    with suppress(ModelError):
+        Registry(place).require()
+        raise CtrError(f"{place}: is a registry, not a model; give it with --registry.")
+    return FolderSource(job.model)
 
 
 def _listeners_of(job: ServeJob) -> list[socket.socket]:

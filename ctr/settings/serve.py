@@ -13,6 +13,7 @@ from ctr.settings.setting import Setting, Settings
 from ctr.settings.shared import Duration, FolderOrStream, duration
 
 _limit = partial(Setting, group="Limits")
+_LABEL, _FEEDBACK_KEEP_S = "stable", 7_200.0
 _REQUEST_LIMITS = ("rows", "body_bytes", "arrow_bytes", "body_s", "large_bodies")
 
 
@@ -62,7 +63,7 @@ class ServeJob(Settings):
             "With {store}: `/readyz` answers 503 when weights are older, such as 30s. Default: no limit."
         ),
     ] = None
-    label: Annotated[str, Setting("With {registry}: that label.", metavar="LABEL")] = "stable"
+    label: Annotated[str, Setting("With {registry}: that label.", metavar="LABEL")] = _LABEL
     canary: Annotated[
         float,
         BeforeValidator(_share),
@@ -127,7 +128,7 @@ class ServeJob(Settings):
             kind=str,
             default="2h",
         ),
-    ] = 7_200.0
+    ] = _FEEDBACK_KEEP_S
     log_impressions: Annotated[
         float,
         BeforeValidator(_share),
@@ -215,6 +216,23 @@ class ServeJob(Settings):
                     f"{named(name)} is a share for a version of a registry: give {named('registry')}, and no "
                     f"{named('store')}."
                 )
+            if getattr(self, name) and self.label == name:
+                raise SettingError(
+                    f"{named(name)} is a share beside another label, and {named('label')} is {name}: give one"
+                    " of them."
+                )
+        if self.registry is None and self.label != _LABEL:
+            raise SettingError(f"{named('label')} is for versions of a registry: give {named('registry')}.")
+        if self.feedback_keep != _FEEDBACK_KEEP_S and "://" not in str(self.feedback_log):
+            raise SettingError(
+                f"{named('feedback_keep')} is for a log in Redis; files stay until they are removed: give"
+                f" {named('feedback_log')} redis://…, or leave it out."
+            )
+        if self.tokens_file is not None and self.tokens_file == self.admin_tokens_file:
+            raise SettingError(
+                f"{named('tokens_file')} and {named('admin_tokens_file')} are the same file, so every token"
+                " would be an administrator's: give two."
+            )
         if self.limit_body_s >= self.drain_s:
             raise SettingError(
                 f"{named('limit_body_s')} is {self.limit_body_s:g}: a server that stops would not wait for "

@@ -337,6 +337,14 @@ def test_the_command(registry: Registry, models: list[Path], cli: Cli) -> None:
         (("--model", models[0], "--registry", "x"), "give one: the folder of a model with --model"),
         (("--model", models[0], "--canary", "5%"), "--canary is a share for a version of a registry"),
         (("--registry", "x", "--canary", "five"), "'five' is no share of the requests"),
+        (
+            ("--registry", "x", "--label", "canary", "--canary", "5%"),
+            "--canary is a share beside another label",
+        ),
+        (("--model", models[0], "--label", "best"), "--label is for versions of a registry: give --registry"),
+        (("--model", registry.place), "is a registry, not a model; give it with --registry"),
+        (("--model", models[0], "--feedback-log", "x", "--feedback-keep", "1h"), "is for a log in Redis"),
+        (("--model", models[0], "--tokens-file", "x", "--admin-tokens-file", "x"), "are the same file"),
         (("--registry", registry.place, "--label", "best"), "there is no label best (labels: stable)"),
     ):
         ended = cli("serve", "--port", 0, *words)
