@@ -383,7 +383,7 @@ def test_what_was_answered_outlives_a_process(model_dir: Path, tmp_path: Path) -
     assert len(joined_rows(tmp_path / "log", tmp_path / "joined")) == len(kept)
 
 
-def test_a_model_with_windows_learns_from_the_features_that_it_served(tmp_path: Path) -> None:
+def test_a_model_with_windows_learns_from_the_features_that_it_served(tmp_path: Path, cli: Cli) -> None:
     """Those of a share of the rows, which could not be counted again."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(WINDOWED.to_yaml())
@@ -415,8 +415,11 @@ def test_a_model_with_windows_learns_from_the_features_that_it_served(tmp_path: 
     assert SERVED not in ctr.draft_spec(tmp_path / "joined").columns
     for rows_ in (tmp_path / "joined", pa.Table.from_pylist(rows)):
         np.testing.assert_array_equal(after.predict(rows_), after.predict(batch))
-    with pytest.warns(UserWarning, match="the model's windows start empty"):
-        ctr.train(tmp_path / "joined", spec)
+    built = cli("features", "build", "--spec", spec, tmp_path / "joined", "--out", tmp_path / "hashed")
+    assert "they did not count these rows, which carry their window features" in built.out
+    for data, remedy in (("joined", "Train with --warm-start"), ("hashed", "Build the data set with")):
+        with pytest.warns(UserWarning, match=f"the model's windows start empty: .* {remedy}"):
+            ctr.train(tmp_path / data, spec)
     assert WINDOWED.crosses
     with (tmp_path / "joined" / "part-000001.jsonl").open("w") as more:
         more.write('{"click": 0, "t": 1510009999, "user": "u1", "site": "s1"}\n')

@@ -89,7 +89,9 @@ def _summary(
     if (windows := source.windows) is not None:
         facts["windows"] = {"keys": windows.keys, "bytes": windows.bytes}
         lines.append(f"its windows know {some(windows.keys, 'key')}, in {size(windows.bytes)}")
-        if not manifest.windows_before:
+        if source.reads_served:
+            lines.append("they did not count these rows, which carry their window features")
+        elif not manifest.windows_before:
             lines.append("they started empty; --windows-from DIR continues from the previous day")
     return facts, lines
 

@@ -402,10 +402,12 @@ def _order_warnings(setup: TrainSetup, trained: Trained, evaluation: _Evaluation
 
 def _window_warnings(job: TrainJob, source: ExampleSource, windows: Windows | None) -> list[str]:
     """A warning if the windows of a data set or a model start empty."""
+    is_built = isinstance(source, DatasetSource)
     if windows is not None and not windows.keys:
+        remedy = "Build the data set with --windows-from, " if is_built else "Train with --warm-start, "
         return [
             "the model's windows start empty: rows that carry the window features that they were served with"
-            " are not counted. Train with --warm-start and a model that has counts, or serve with --windows"
+            f" are not counted. {remedy}and a model that has counts, or serve with --windows"
         ]
     if not isinstance(source, DatasetSource) or source.manifest.windows_before != 0:
         return []
