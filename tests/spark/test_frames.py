@@ -202,6 +202,8 @@ def test_what_a_spec_learns_is_that_of_one_table(frame: Any) -> None:
     learns = learns.replace("transform: linear", "transform: linear, steps: [zscore]")
     fitted = ctr.spark.fit(frame, learns)
     assert fitted.fingerprint == Pipeline(learns).fit(table()).spec.fingerprint
+    parts = frame.repartitionByRange(20, "id")  # more than are merged at once
+    assert ctr.spark.fit(parts, learns).fingerprint == fitted.fingerprint
     assert ctr.spark.fit(frame, fitted) is fitted
     assert ctr.spark.transform(frame, fitted).count() == ROWS
     with pytest.raises(DataError, match="the DataFrame has no column 'price'"):
