@@ -57,37 +57,24 @@ class JobPosition:
         """Examples learnt, by pass; `bad`: the rows that workers skipped."""
         bad = bad or BadRows()
         counts = [0] * plan.passes
-        for pass_, rows in self._of_shards(plan, bad):
-            counts[pass_] += rows
-        good = plan.rows - plan.held_out - bad.count
-        for pass_, chunks in self._of_ranks(plan):
-            counts[pass_] += chunks * plan.chunk
-        return [min(count, good) for count in counts]
+        for shard, chunks in self._learnt(plan):
+            start, stop = plan.rows_of(shard)
+            held_out = plan.held_out_of_shards[shard % plan.shards_in_pass :][:1]
+            rows = stop - start - sum(held_out) - bad.count_from(start)
+            counts[plan.pass_of(shard)] += min(chunks * plan.chunk, rows)
+        return counts
 
     def passes(self, plan: DataPlan) -> int:
         """Passes that were begun; at least 1."""
         counts = self.examples(plan)
         return max((pass_ + 1 for pass_, count in enumerate(counts) if count), default=1)
 
-    def _of_shards(self, plan: DataPlan, bad: BadRows) -> Iterator[tuple[int, int]]:
-        """For each data shard, its pass and how many of its examples were learnt."""
-        if self.ranks:
-            return
-        for shard in range(self.started):
-            start, stop = plan.rows_of(shard)
-            held_out = plan.held_out_of_shards[shard % plan.shards_in_pass :][:1]
-            rows = stop - start - sum(held_out) - bad.count_from(start)
-            if shard in self.progress:
-                rows = min(self.progress[shard] * plan.chunk, rows)
-            yield plan.pass_of(shard), rows
-
-    def _of_ranks(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
-        """For each rank and pass, the pass and how many of its chunks the rank has learnt."""
+    def _learnt(self, plan: DataPlan) -> Iterator[tuple[int, int]]:
+        """The data shards that were begun, and how many of their chunks were learnt."""
         for rank, pushed in enumerate(self.ranks):
-            for pass_ in range(plan.passes):
-                first = plan.rounds_before(rank, pass_ * plan.shards_in_pass)
-                end = plan.rounds_before(rank, (pass_ + 1) * plan.shards_in_pass)
-                yield pass_, max(min(pushed + 1, end) - first, 0)
+            yield from ((plan.place(rank, round_), 1) for round_ in range(pushed + 1))
+        for shard in range(0 if self.ranks else self.started):
+            yield shard, self.progress.get(shard, plan.chunks_of(shard))
 
 
 LIFE = "life:"

@@ -241,7 +241,7 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
 def _changed(then: Mapping[str, Any], now: Mapping[str, Any], *, ranks: bool) -> list[str]:
     """The entries in which descriptions of one job may not differ, and do; `ranks`: of a BSP job."""
     free = {"stream_from", "inputs", "input_digests", "on_bad_rows", "filters", "stall_s", "z_bits", "n_bits"}
-    free |= {"origin"}  # only for the manifest
+    free |= {"origin", "splits"}  # only for the manifest, and how files are read
     if not ranks:
         free |= {"workers", "staleness", "shard_chunks", "held_out_of_shards"}
     return [name for name, value in then.items() if name not in free and now.get(name) != value]

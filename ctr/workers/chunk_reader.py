@@ -74,19 +74,9 @@ class RankReaders:
 
     def _examples(self, rank: int, first: int) -> Iterator[Batch | Chunk | None]:
         """The examples of a rank's data shards, starting with this one."""
-        source, plan, sampling = self._sources[rank], self._plan, self._job.sampling
-        if self._job.hashed:
-            for shard in range(first, plan.shards, plan.ranks):
-                yield next(sampling.batches(source, plan.chunk, *plan.rows_of(shard)), None)
-            return
-        # The start of a chunk depends on earlier bad rows, so every rank reads all rows of a pass.
-        for pass_ in range(plan.pass_of(first), plan.passes):
-            begin = pass_ * plan.shards_in_pass
-            batches = sampling.batches(source, plan.chunk, 0, plan.rows)
-            for shard in range(begin, begin + plan.shards_in_pass):
-                batch = next(batches, None)
-                if shard >= first and shard % plan.ranks == rank:
-                    yield batch
+        source, plan = self._sources[rank], self._plan
+        for shard in range(first, plan.shards, plan.ranks):
+            yield next(self._job.sampling.batches(source, plan.chunk, *plan.rows_of(shard)), None)
 
 
 class _Reader:

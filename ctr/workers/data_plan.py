@@ -24,7 +24,7 @@ class DataPlan:
     held_out: int = 0
     """Number of rows that are excluded from training, anywhere among the others."""
     held_out_of_shards: tuple[int, ...] = ()
-    """The same for each data shard of a pass, in an SSP job; empty: none."""
+    """The same for each data shard of a pass; empty: none."""
 
     @property
     def shards_in_pass(self) -> int:

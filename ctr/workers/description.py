@@ -105,7 +105,9 @@ class JobDescription(BaseModel):
     held_out: int = 0
     """Number of `rows` that meet it."""
     held_out_of_shards: tuple[int, ...] = ()
-    """The same for each data shard of a pass, in an SSP job."""
+    """The same for each data shard of a pass."""
+    splits: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """`RawSource.splits` of raw files; empty: workers read the files from their start."""
     rows: int
     chunk: int
     shard_chunks: int
@@ -259,6 +261,8 @@ class JobDescription(BaseModel):
                 f"{', '.join(self.inputs)}: other content here than where the job was started, though of the "
                 f"same size; {_REMEDY}."
             )
+        if self.splits and not isinstance(source, DatasetSource):
+            source.read_in_splits(self.splits)
         if isinstance(source, DatasetSource) and self.dataset not in (None, source.manifest.digest):
             raise DataError(
                 f"{self.inputs[0]}: the data set has the digest {source.manifest.digest} here, but "

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,9 @@ from ctr.features.text import Cells, RowStatus
 from ctr.features.threads import Threads, in_order
 from ctr.features.transform import History, Transform
 from ctr.features.windows import ServedFeatures, Windows
+
+if TYPE_CHECKING:
+    from ctr.features.readers import SplitRows
 
 
 class RawSource:
@@ -108,6 +112,9 @@ class RawSource:
         self._require_columns(also)
         self._bad = BadRowHandler(on_bad_rows, self._transform)
         self._file_rows: Sequence[int] | None = None
+        self._splits: Sequence[Sequence[SplitRows]] | None = None
+        self._first = 0
+        """The first row that the pass still needs."""
         self._stopped: tuple[PlacedPiece, Generator[PlacedPiece, None, None]] | None = None
 
     def batches(self, rows: int, start: int = 0, stop: int | None = None) -> Iterator[Batch]:
@@ -200,8 +207,18 @@ class RawSource:
     def rows_by_file(self) -> Sequence[int]:
         """The number of rows in each file; text is read to its end, unless a pass has already done so."""
         if self._file_rows is None:
-            self._file_rows = self.raw.count_rows()
+            self._file_rows = [sum(rows for _, rows in of_file) for of_file in self.splits()]
         return self._file_rows
+
+    def splits(self) -> Sequence[Sequence[SplitRows]]:
+        """The splits of each file, as `count_splits` returns them. Text is read to its end for this, once."""
+        if self._splits is None:
+            self._splits = self.raw.count_splits()
+        return self._splits
+
+    def read_in_splits(self, splits: Sequence[Sequence[SplitRows]]) -> None:
+        """Use these `splits` of the same files: passes then leave out those before their first row."""
+        self._splits = splits
 
     def count_not_chosen(self, rows: int) -> list[int]:
         """For each `rows` rows, in order, how many are not chosen; empty if all are chosen."""
@@ -261,6 +278,7 @@ class RawSource:
         For consecutive parts of the data, earlier rows are not read again: a pass continues in the piece in
         which the previous one stopped.
         """
+        self._first = start
         stopped, self._stopped = self._stopped, None
         if stopped is not None and stopped[0].position > start:
             stopped[1].close()
@@ -280,21 +298,46 @@ class RawSource:
             piece = next(pieces, None)
 
     def _pieces(self) -> Generator[PlacedPiece, None, None]:
-        """All rows, piece by piece."""
+        """All rows, piece by piece, but no pieces of splits that end before the first row needed."""
         total, done, position, counts = max(sum(file.size for file in self.raw.files), 1), 0, 0, []
-        for file in self.raw.files:
+        for number, file in enumerate(self.raw.files):
             if isinstance(file, StandardInput):
                 file.begin_pass()
             before = position
-            with closing(self.raw.open(file)) as reader:
-                for piece in reader.pieces(self.columns):
-                    self.blocks_read += 1
-                    fraction = (done + file.size * reader.fraction) / total
-                    yield PlacedPiece(piece, position, fraction, 0, piece.rows)
-                    position += piece.rows
+            splits = self._splits_of(number)
+            for index, (split, rows) in enumerate(splits):
+                end = None if rows is None else position + rows
+                if end is None or end > self._first:
+                    with closing(self.raw.open(split)) as reader:
+                        for piece in reader.pieces(self.columns):
+                            self.blocks_read += 1
+                            share = (index + reader.fraction) / len(splits)
+                            fraction = (done + file.size * share) / total
+                            yield PlacedPiece(piece, position, fraction, 0, piece.rows)
+                            position += piece.rows
+                            if end is not None and end <= self._first:  # of the rows needed next
+                                break
+                        else:
+                            if end not in (None, position):
+                                raise DataError(
+                                    f"{split}: has other rows here than where they were counted; every worker"
+                                    " needs the same data at the same path."
+                                )
+                position = position if end is None else end
             done += file.size
             counts.append(position - before)
         self._file_rows = counts
+
+    def _splits_of(self, number: int) -> Sequence[tuple[InputFile, int | None]]:
+        """The splits of a file, and their numbers of rows, if known."""
+        file = self.raw.files[number]
+        if self._splits is None:
+            return [(file, None)]
+        of_file = self._splits[number]
+        from ctr.features.readers import splits_at
+
+        splits = splits_at(file, self.spec, [start for start, _ in of_file])
+        return [(split, rows) for split, (_, rows) in zip(splits, of_file, strict=True)]
 
     def _blocks(self) -> Generator[Block, None, None]:
         """All rows, block by block, each valid until the next one."""

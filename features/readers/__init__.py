@@ -12,7 +12,7 @@ from ctr.lazy import lazy_package
 if TYPE_CHECKING:
     from ctr.features.readers.condition import RowChoice
     from ctr.features.readers.file_reader import SomeRowsPiece
-    from ctr.features.readers.splits import file_splits, follow_lines
+    from ctr.features.readers.splits import SplitRows, count_splits, file_splits, follow_lines, splits_at
 
 # Lazy, as they load kernels that compare texts, which a hashed data set does not need.
 __getattr__ = lazy_package(__name__, __file__)

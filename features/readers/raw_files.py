@@ -15,6 +15,12 @@ from ctr.features.spec import FeatureSpec
 if TYPE_CHECKING:
     from ctr.features.lines import Labels
     from ctr.features.readers.condition import RowChoice
+    from ctr.features.readers.splits import SplitRows
+
+
+_MOST_SPLITS = 8_192
+"""Enough for the data shards of hundreds of workers; a job's description has 20 bytes for each."""
+_LEAST_BYTES = 1 << 20  # of a split, which takes about 0.2 ms to open
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,14 @@ class RawFiles:
         """The number of rows in each file, good or bad, chosen or not."""
         self.require_rereadable()
         return [reader.count_rows() for _, reader in self.readers()]
+
+    def count_splits(self) -> list[list[SplitRows]]:
+        """The splits of each file; see `ctr.features.readers.count_splits`."""
+        from ctr.features.readers import splits  # with kernels that a hashed data set does not need
+
+        self.require_rereadable()
+        split_bytes = max(sum(file.size for file in self.files) // _MOST_SPLITS, _LEAST_BYTES)
+        return [splits.count_splits(file, self.spec, self.labels, split_bytes) for file in self.files]
 
     def require_rereadable(self) -> None:
         """Raises DataError for standard input: a pass other than that over the examples would consume it."""

@@ -1,4 +1,7 @@
-"""`file_splits`: raw files cut into splits of about equal size, which tasks can read in parallel."""
+"""`file_splits`: raw files cut into splits of about equal size, which tasks can read in parallel.
+
+`count_splits`, `splits_at`: splits with known numbers of rows, found in one pass over a file.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +26,14 @@ from ctr.features.text import (
     is_compressed,
     quote_steps,
 )
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
+    from ctr.features.lines import Labels
+
+SplitRows = tuple[int, int]
+"""The first byte or row group of a split, and how many rows it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +62,48 @@ def file_splits(
     quoted = [each for each in by_file if isinstance(each, _QuotedText)]
     followed = iter(follow([piece for text in quoted for piece in text.pieces()]) if quoted else ())
     return [list(each.splits(followed) if isinstance(each, _QuotedText) else each) for each in by_file]
+
+
+def count_splits(file: InputFile, spec: FeatureSpec, labels: Labels, split_bytes: int) -> list[SplitRows]:
+    """The splits of a file, of `split_bytes` or a little more, and how many rows each has.
+
+    The file is cut as by `file_splits`; its text is read once, to its end. Raises DataError.
+    """
+    of_file = format_of(file) or FORMATS[spec.source.format]
+    is_part = isinstance(file, SplitFile) or file.chosen_rows is not None
+    if is_part or of_file.name == "arrow" or is_compressed(file):
+        with closing(open_reader(file, spec, labels)) as reader:
+            return [(0, reader.count_rows())]
+    if of_file.name == "parquet":
+        metadata = _metadata(file)
+        groups = [each.row_groups or range(0) for each in _groups_of(file, split_bytes)]
+        rows = [sum(metadata.row_group(group).num_rows for group in each) for each in groups]
+        return [(each.start, count) for each, count in zip(groups, rows, strict=True) if count] or [(0, 0)]
+    splits: list[SplitRows] = []
+    ends_with_text = False
+    with closing(of_file.open(file, spec, labels)) as reader:
+        for piece in reader.pieces([]):
+            lines = piece.lines
+            if not splits or (ends_with_text and lines.offset - splits[-1][0] >= split_bytes):
+                splits.append((lines.offset, piece.rows))
+            else:
+                splits[-1] = splits[-1][0], splits[-1][1] + piece.rows
+            # Empty lines are rows in the middle of a file, but not at its end.
+            before_end = lines.text(max(lines.end - 3, lines.begin), lines.end - 1).rstrip(b"\r")
+            ends_with_text = before_end[-1:] not in (b"", b"\n")
+    return splits
+
+
+def splits_at(file: InputFile, spec: FeatureSpec, starts: Sequence[int]) -> list[InputFile]:
+    """The splits of a file that `count_splits` found to begin at these places."""
+    if len(starts) < 2:
+        return [file]
+    if (of_file := format_of(file) or FORMATS[spec.source.format]).name == "parquet":
+        bounds = pairwise([*starts, _metadata(file).num_row_groups])
+        return [SplitFile(file, groups=range(*each)) for each in bounds]
+    with closing(_opened(file)) as opened:
+        header = _header(opened, of_file.name == "delimited" and spec.source.header)
+    return [SplitFile(file, lines=range(*each), header=header) for each in pairwise([*starts, file.size])]
 
 
 def follow_lines(delimiter: str, piece: InputFile) -> FollowedLines:
@@ -107,10 +161,14 @@ def _splits_of(file: InputFile, spec: FeatureSpec, split_bytes: int) -> Iterator
     return iter([file])
 
 
-def _groups_of(file: InputFile, split_bytes: int) -> Iterator[InputFile]:
+def _metadata(file: InputFile) -> FileMetaData:
     from pyarrow import parquet
 
-    metadata = parquet.read_metadata(file.seekable())
+    return parquet.read_metadata(file.seekable())
+
+
+def _groups_of(file: InputFile, split_bytes: int) -> Iterator[InputFile]:
+    metadata = _metadata(file)
     sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
     most = split_bytes * sum(sizes) // file.size  # `split_bytes` counts compressed bytes
     first = group_bytes = 0

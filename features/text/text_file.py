@@ -35,6 +35,8 @@ class Lines:
     """The number of the first line, from 1."""
     is_last: bool
     """Whether the file ends after these lines."""
+    offset: int
+    """How many bytes of the file's text come before them."""
 
     def text(self, start: int, end: int) -> bytes:
         return self.buffer[start:end].tobytes()
@@ -69,7 +71,7 @@ class TextFile:
         self.is_last = False
         self.line = 1
         self.keeps_empty = False
-        self._filled = 0
+        self._filled = self._read_bytes = 0
         self._shared = False  # whether lines of the buffer were taken
         # At the end of every buffer, where `ctr.features.readers.file_reader` has them as cells.
         self._constants = np.frombuffer(b"".join(path.partition_columns.values()), np.uint8)
@@ -107,12 +109,11 @@ class TextFile:
     @property
     def lines(self) -> Lines:
         """The lines in the buffer; valid until `fill`."""
-        return Lines(self.path, self._buffer, self.begin, self.end, self._spare, self.line, self.is_last)
+        return self._lines(self.end, self.is_last)
 
     def take(self, end: int, count: int | None = None) -> Lines:
         """Removes and returns the lines up to `end`, which stay valid; `count`: their number, if known."""
-        last = self.is_last and end == self.end
-        lines = Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, last)
+        lines = self._lines(end, self.is_last and end == self.end)
         self.line += int(count_lines(self._buffer, self.begin, end)) if count is None else count
         self.begin, self._shared = end, True
         return lines
@@ -143,6 +144,10 @@ class TextFile:
                 self._grow()
             self._read()
         return self.end > whole
+
+    def _lines(self, end: int, is_last: bool) -> Lines:
+        offset = self._read_bytes - self._filled + self.begin
+        return Lines(self.path, self._buffer, self.begin, end, self._spare, self.line, is_last, offset)
 
     def _text(self, start: int, end: int) -> bytes:
         return self._buffer[start:end].tobytes()
@@ -182,6 +187,7 @@ class TextFile:
                 f"{self.path}: cannot be read to its end ({reason}); if it was cut short, fetch it again."
             ) from None
         self._filled += count
+        self._read_bytes += count
         self.is_last = count == 0
         if self.is_last:
             self.path.require_unchanged(self._raw)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
@@ -42,8 +42,10 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         raise DataError("the input has no row to learn from: check the file, or the hold-out fraction.")
     consistency = job.consistency or CONSISTENCY
     shard_chunks = 1 if consistency == "bsp" else shard_chunks_for(rows, settings.chunk, settings.workers)
+    splits: Sequence[Sequence[tuple[int, int]]] = ()
     held_out: list[int] = []
     if isinstance(source, RawSource):
+        splits = source.splits()
         held_out = source.count_not_chosen(settings.chunk * shard_chunks)
     first = setup.first
     n_bits = _n_bits(setup, first)
@@ -60,7 +62,8 @@ def describe_job(setup: TrainSetup) -> JobDescription:
         on_bad_rows=job.on_bad_rows,
         without=job.holdout_where,
         held_out=sum(held_out),
-        held_out_of_shards=() if consistency == "bsp" else tuple(held_out),
+        held_out_of_shards=tuple(held_out),
+        splits=tuple(map(tuple, splits)),
         rows=rows,
         shard_chunks=shard_chunks,
         passes=passes,

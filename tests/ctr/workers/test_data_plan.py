@@ -51,7 +51,7 @@ def test_ranks_share_the_chunks_in_their_order(plan: DataPlan) -> None:
 
 
 def skipped(bad: set[int], passes: set[tuple[int, int]]) -> BadRows:
-    """As workers meet them that read these rows in a pass: of a data shard, or in rounds all of them."""
+    """As workers meet them that read these rows in a pass, those of a data shard."""
     met = BadRows()
     for start, stop in sorted(passes):
         rows = np.array(sorted(row for row in bad if start <= row < stop), np.int64)
@@ -83,13 +83,12 @@ def test_examples_of_a_position(
 def test_examples_of_a_position_between_rounds(plan: DataPlan, bad: set[int], data: st.DataObject) -> None:
     rounds = data.draw(st.integers(0, plan.rounds_of(0)))
     ranks = tuple(min(rounds, plan.rounds_of(rank)) - 1 for rank in range(plan.ranks))
-    good = sum(row not in bad for row in range(plan.rows))
     expected = [0] * plan.passes
     for shard in range(min(rounds * plan.ranks, plan.shards)):
-        number = shard % plan.shards_in_pass  # of the chunk, in a pass over the good rows
-        expected[plan.pass_of(shard)] += max(min(plan.chunk, good - number * plan.chunk), 0)
+        expected[plan.pass_of(shard)] += sum(row not in bad for row in range(*plan.rows_of(shard)))
     position = JobPosition(0, {}, ranks)
-    assert position.examples(plan, skipped(bad, {(0, plan.rows)})) == expected
+    shards = {plan.rows_of(shard) for shard in range(plan.shards)}
+    assert position.examples(plan, skipped(bad, shards)) == expected
     assert position.passes(plan) == max(
         [1] + [i + 1 for i, count in enumerate(position.examples(plan)) if count]
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +19,10 @@ from pyarrow import parquet
 from ctr.errors import DataError
 from ctr.features import SKIP
 from ctr.features.inputs import InputFile, input_files
+from ctr.features.lines import DelimitedReader
 from ctr.features.raw import RawSource
-from ctr.features.readers import RawFiles, file_splits, follow_lines
-from ctr.features.spec import FeatureSpec, load_spec, parse_spec
+from ctr.features.readers import RawFiles, count_splits, file_splits, follow_lines, splits_at
+from ctr.features.spec import FORMATS, FeatureSpec, load_spec, parse_spec
 from ctr.synth import write_click_log
 from tests.features.raw_files import ROWS, SPEC, csv_of, joined, write
 
@@ -48,6 +51,18 @@ def splits_of(path: Path, spec: FeatureSpec, size: int) -> list[InputFile]:
     follow = partial(follow_lines, spec.source.delimiter)
     (splits,) = file_splits(input_files([path]), spec, size, lambda pieces: list(map(follow, pieces)))
     return [pickle.loads(pickle.dumps(split)) for split in splits]  # as they travel to tasks
+
+
+def counted_splits_of(path: Path, spec: FeatureSpec, size: int) -> list[InputFile]:
+    """The same by `count_splits`, which reads a few bytes at a time."""
+    (file,) = input_files([path])
+    reader = partial(DelimitedReader, read_bytes=size)
+    small = replace(FORMATS["delimited"], open=lambda path, spec, labels: reader(path, spec, labels=labels))
+    with patch.dict(FORMATS, delimited=small):
+        found = count_splits(file, spec, "required", size)
+    splits = splits_at(file, spec, [start for start, _ in found])
+    assert [RawSource(spec, [split]).count_rows() for split in splits] == [rows for _, rows in found]
+    return splits
 
 
 def rows_of(files: list[InputFile], spec: FeatureSpec) -> tuple[list[object], list[int], list[str]]:
@@ -83,7 +98,9 @@ def test_the_splits_of_a_text_file_have_its_rows_in_order(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_bytes(text.encode())
-        assert rows_of(splits_of(path, spec, size), spec) == rows_of(input_files([path]), spec)
+        expected = rows_of(input_files([path]), spec)
+        assert rows_of(splits_of(path, spec, size), spec) == expected
+        assert rows_of(counted_splits_of(path, spec, size), spec) == expected
 
 
 @settings(max_examples=60)
@@ -102,7 +119,9 @@ def test_the_splits_of_a_quoted_file_have_its_rows_in_order(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.csv")
         path.write_bytes(text.encode())
-        assert rows_of(splits_of(path, spec, size), spec) == rows_of(input_files([path]), spec)
+        expected = rows_of(input_files([path]), spec)
+        assert rows_of(splits_of(path, spec, size), spec) == expected
+        assert rows_of(counted_splits_of(path, spec, size), spec) == expected
 
 
 def test_a_text_file_is_cut_into_as_many_splits_as_fit(tmp_path: Path) -> None:
@@ -118,6 +137,8 @@ def test_row_groups_are_not_cut(tmp_path: Path) -> None:
     parquet.write_table(table, path, row_group_size=9)
     splits = splits_of(path, TABLES, path.stat().st_size // 3)
     assert 2 <= len(splits) <= 6
+    counted = counted_splits_of(path, TABLES, path.stat().st_size // 3)
+    assert [each.row_groups for each in counted] == [each.row_groups for each in splits]
     assert rows_of(splits, TABLES) == rows_of(input_files([path]), TABLES)
     assert [RawSource(TABLES, [split]).count_rows() % 9 for split in splits[:-1]] == [0] * (len(splits) - 1)
 
