@@ -20,6 +20,7 @@ from ctr.distributed.checkpointing import CheckpointSettings
 from ctr.distributed.position import JobPosition
 from ctr.distributed.run import StoreSettings, train_distributed
 from ctr.errors import CtrError, ModelError, StoreError
+from ctr.features import FeatureSpec, RawSource
 from ctr.learn.first_rows import base_rate, first_rows, starting_state
 from ctr.model.artifact import load_model
 from ctr.optimizers.ftrl import Ftrl
@@ -254,6 +255,23 @@ class TestStopped:
         kept["job"] |= {"input_bytes": 9, "rows": 2_000}
         manifest.write_text(json.dumps(kept))
         with pytest.raises(ModelError, match="the input has changed since this checkpoint"):
+            start_job(job, redis_url, checkpoints=settings, resume=True).result()
+
+    def test_other_chunks_of_raw_files_are_refused(
+        self, start_job: StartJob, job_log: Path, job_spec: FeatureSpec, redis_url: str, tmp_path: Path
+    ) -> None:
+        splits = RawSource(job_spec, [job_log]).splits()
+        job = describe(job_log, job_spec, passes=50, splits=splits)
+        settings = CheckpointSettings(tmp_path / "checkpoint", every_s=600)
+        running = start_job(job, redis_url, checkpoints=settings)
+        assert running.once(lambda view: pushed(view) > 4)
+        running.stop.set()
+        running.result()
+        manifest = settings.folder / "manifest.json"
+        kept = json.loads(manifest.read_bytes())
+        del kept["job"]["splits"]
+        manifest.write_text(json.dumps(kept))
+        with pytest.raises(ModelError, match="cut raw files into other chunks"):
             start_job(job, redis_url, checkpoints=settings, resume=True).result()
 
     def test_two_jobs_do_not_write_to_one_place(
