@@ -231,8 +231,8 @@ def _checkpoint(description: JobDescription, settings: StoreSettings) -> Checkpo
         )
     if description.ranks > 0 and description.splits and "splits" not in checkpoint.manifest.job:
         raise ModelError(
-            f"{folder}: an earlier version of ctr wrote this checkpoint, and cut raw files into other chunks; "
-            "resume with that version, or start again."
+            f"{folder}: an earlier version of ctr wrote this checkpoint, and cut raw files into other chunks;"
+            " resume with that version, or start again."
         )
     for name in _changed(checkpoint.manifest.job, now, ranks=description.ranks > 0):
         setting, before, here = _difference(name, checkpoint.manifest.job[name], now.get(name))
