@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from random import random
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -15,6 +16,10 @@ from ctr.ps.wire import Command, Write, pairs
 
 _MOST_EXPIRED = 64  # in one transaction
 _CHECKS = 3  # per length of a lease, at least
+_WATCHERS = 64
+"""About so many workers watch all leases at a time: if each of 1,000 did, reading them would take the server
+a third of its time. With fewer workers, all do; a coordinator always does."""
+_TURN = 3  # lengths of a lease, for which a worker watches all leases, or only its own
 
 
 class Leases:
@@ -28,6 +33,11 @@ class Leases:
         self._leases = record.key.leases
         self._lengths = record.key.lengths
         self._next_check = 0.0
+        self._me: bytes | None = None
+        """The worker that this process registered last."""
+        self._workers = 0
+        """How many there were when this process last read leases."""
+        self._turn_ends, self._has_turn = 0.0, True
 
     def register(self, host: str) -> str:
         """Register a worker, and return its id. Its clock begins when it claims its first data shard."""
@@ -38,21 +48,24 @@ class Leases:
                 ("ZADD", self._leases, self._until(answers[0]), worker),
                 ("HSET", self._lengths, worker, self._record.lease_ms),
                 ("HSET", self._record.key.hosts, worker, host),
+                ("ZCARD", self._leases),
             ], None
 
-        self._record.update([TIME], decide)
+        _, written = self._record.transact([TIME], decide)
+        self._me, self._workers, self._turn_ends = worker.encode(), written[-1], 0.0
         return worker
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
-        """Renew the worker's lease, and store a report by its name. Also checks the leases of the others.
+        """Renew the worker's lease, and store a report by its name. Also checks those of others, in turns.
 
         Returns False if the worker has expired: it has to register again.
         """
         me = worker.encode()
+        sees_all = self._watches_all() or me != self._me
 
         def decide(answers: list[Any]) -> Write[None]:
             time, *leases = answers
-            if me not in self.see(*leases):
+            if me not in (self.see(*leases) if sees_all else self._see_own(me, *leases)):
                 return (), None
             commands: list[Command] = [
                 ("ZADD", self._leases, "XX", self._until(time), me),
@@ -62,7 +75,8 @@ class Leases:
                 commands.append(("HSET", self._record.key.reports, *report))
             return commands, None
 
-        _, written = self._record.transact([TIME, *self.reads()], decide)
+        reads = self.reads() if sees_all else self._own_reads(me)
+        _, written = self._record.transact([TIME, *reads], decide)
         return bool(written) and written[1] is not None
 
     def expire(self, worker: str) -> None:
@@ -79,6 +93,7 @@ class Leases:
     def see(self, leases: Sequence[bytes], lengths: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Note the leases, from the answers to `reads`; returns their values by worker."""
         values, lengths_ms = pairs(leases), pairs(lengths)
+        self._workers = len(values)
         default = self._record.lease_ms
         lengths_s = {worker: int(lengths_ms.get(worker, default)) / 1_000 for worker in values}
         self._watch.see(values, lengths_s, monotonic())
@@ -104,6 +119,9 @@ class Leases:
         if now < self._next_check and not self._watch.is_due(now, self._record.connection.last_trouble):
             return
         self._next_check = now + self._record.lease_s / _CHECKS
+        if self._me is not None and not self._watches_all():
+            self._see_own(self._me, *self._record.ask(*self._own_reads(self._me)))
+            return
         # Clocks without a lease, for which all would wait; there should be none.
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
@@ -121,6 +139,27 @@ class Leases:
             return
         while self._record.update(reads, decide, self._leases):
             pass
+
+    def _watches_all(self) -> bool:
+        """Whether it is this process's turn to watch the leases of all workers."""
+        now = monotonic()
+        if now >= self._turn_ends:
+            self._turn_ends = now + _TURN * self._record.lease_s
+            self._has_turn = random() * self._workers < _WATCHERS
+        return self._has_turn or self._me is None
+
+    def _own_reads(self, me: bytes) -> list[Command]:
+        """The commands for `_see_own`."""
+        return [("ZSCORE", self._leases, me), ("HGET", self._lengths, me), ("ZCARD", self._leases)]
+
+    def _see_own(
+        self, me: bytes, lease: bytes | None, length: bytes | None, workers: int
+    ) -> Mapping[bytes, bytes]:
+        """As `see`, for this worker's lease alone."""
+        self._workers = workers
+        value = {} if lease is None else {me: lease}
+        self._watch.see(value, {me: int(length or self._record.lease_ms) / 1_000}, monotonic())
+        return value
 
     @cached_property
     def _watch(self) -> LeaseWatch:

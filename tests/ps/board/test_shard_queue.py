@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
+from ctr.ps.board import leases
 from ctr.ps.board.job_board import JobBoard
 from ctr.ps.board.job_record import JobGoneError, JobRecord
 from ctr.ps.board.leases import Leases
@@ -324,6 +325,27 @@ class TestQueue:
             return board.queue.gate(worker).workers == 1
 
         until(alone)
+
+    def test_many_workers_watch_all_leases_in_turns(
+        self, url: str, board: JobBoard, boards: Boards, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        board.create("job", b"", shards=1)
+        monkeypatch.setattr(leases, "_WATCHERS", 0)
+        here = [boards(url, lease_s=1.0) for _ in range(6)]
+        names = [each.leases.register("here") for each in here]
+        boards(url, lease_s=SHORT_S).leases.register("dead")
+
+        def workers() -> int:
+            for each, name in zip(here, names, strict=True):
+                assert each.leases.heartbeat(name)
+                count = each.queue.gate(name).workers
+            return count
+
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert workers() == 7
+        monkeypatch.setattr(leases, "_WATCHERS", 2)
+        until(lambda: workers() == 6)
 
     def test_a_heartbeat_renews_the_lease(self, board: JobBoard) -> None:
         board.create("job", b"", shards=1)
