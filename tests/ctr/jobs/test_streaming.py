@@ -356,7 +356,9 @@ def test_a_resumed_job_watches_and_rolls_back_what_it_published_before(
         is_new = entry is not None and registry.load(entry.version).manifest["training"]["rows"] == rows
         return is_new and checkpoint.exists() and rows_reported(checkpoint) == rows
 
-    with streaming.training(*options, "--checkpoint-every=0.2s", additive=False) as command:
+    # On a slow machine, the last rows may be so few that they say nothing of the model.
+    never_held_back = "--max-loss-rise=1e9", "--max-miscalibration=1e9"
+    with streaming.training(*options, *never_held_back, "--checkpoint-every=0.2s", additive=False) as command:
         for _ in range(2):
             streaming.append(25)
             eventually(is_published_and_saved, 60.0)
