@@ -161,6 +161,9 @@ class Commands:
         score = self._members(key).get(member)
         return None if score is None else b"%d" % score
 
+    def zmscore(self, key: bytes, *members: bytes) -> list[bytes | None]:
+        return [self.zscore(key, member) for member in members]
+
     def zrange(self, key: bytes, first: bytes, last: bytes, with_scores: bytes) -> list[bytes]:
         """All, or the first."""
         scores = [(score, member) for member, score in self._members(key).items()]

@@ -220,7 +220,7 @@ class SimulatedJob:
         first, last = len(times) // 4, 3 * len(times) // 4
         conflicts: Counter[bytes] = sum((node.conflicts for node in nodes), Counter())
         board = Keys(str(self._url.model)).board
-        of_claims, of_ends = conflicts.pop(board.hosts, 0), conflicts.pop(board.job, 0)
+        of_claims, of_ends = conflicts.pop(board.finished, 0), conflicts.pop(board.job, 0)
         busy = [node.processor.busy_s / clock.now for node in nodes]
         of_board = next(i for i, node in enumerate(nodes) if board.job in node.commands.keys)
         return {

@@ -112,12 +112,12 @@ class JobRecord:
         """Carry out commands as one transaction."""
         self.update((), lambda _: (commands, None))
 
-    def remove_left(self, written: bytes) -> None:
-        """Delete a key that was written without watching the launch, if the job is gone."""
+    def remove_left(self, *written: bytes) -> None:
+        """Delete keys that were written without watching the launch, if the job is gone."""
         self.connection.transact(
-            [self.key.launch, written],
+            [self.key.launch, *written],
             [self._get_launch()],
-            lambda answers: ([("DEL", written)] if answers[0] is None else [], None),
+            lambda answers: ([("DEL", *written)] if answers[0] is None else [], None),
         )
 
     def close(self) -> None:

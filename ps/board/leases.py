@@ -43,16 +43,18 @@ class Leases:
         """Register a worker, and return its id. Its clock begins when it claims its first data shard."""
         worker = secrets.token_hex(6)
 
-        def decide(answers: list[Any]) -> Write[None]:
+        def decide(answers: list[Any]) -> Write[int]:
+            end = self._until(answers[0])
             return [
-                ("ZADD", self._leases, self._until(answers[0]), worker),
+                ("ZADD", self._leases, end, worker),
                 ("HSET", self._lengths, worker, self._record.lease_ms),
                 ("HSET", self._record.key.hosts, worker, host),
                 ("ZCARD", self._leases),
-            ], None
+            ], end
 
-        _, written = self._record.transact([TIME], decide)
+        end, written = self._record.transact([TIME], decide)
         self._me, self._workers, self._turn_ends = worker.encode(), written[-1], 0.0
+        self._watch.add(self._me, b"%d" % end, self._record.lease_ms / 1_000, monotonic())
         return worker
 
     def heartbeat(self, worker: str, report: tuple[str, bytes] | None = None) -> bool:
@@ -215,6 +217,12 @@ class LeaseWatch:
             }
             ends = (since + lengths_s[worker] for worker, (_, since) in self._since.items())
             self._end = min(ends, default=float("inf"))
+
+    def add(self, worker: bytes, lease: bytes, length_s: float, now: float) -> None:
+        """Note the lease of a worker that has just registered."""
+        with self._lock:
+            self._since = {**self._since, worker: (lease, now)}
+            self._lengths_s = {**self._lengths_s, worker: length_s}
 
     def is_due(self, now: float, trouble: float) -> bool:
         """True if a lease is overdue, unless it was renewed since the last call of `see`.

@@ -24,6 +24,7 @@ from ctr.ps.board.view import (
     fact,
     highest_clock,
     job_state,
+    moves_without_free,
     number,
     progress_of,
 )
@@ -61,6 +62,9 @@ class ShardQueue:
         self._moves = -1
         self._moves_without_free: int | None = None
         """The last of `_moves` at which none was free."""
+        self._found_nothing: tuple[int, int] | None = None
+        """`_moves` and `_started` when all data shards were claimed and none was free: so it is until one of
+        them changes."""
 
     def gate(self, worker: str) -> ClockGate:
         """The data that decides whether a worker may begin its next chunk; cheap to read every few ms."""
@@ -114,29 +118,76 @@ class ShardQueue:
         the job is to stop. A worker that then has no data shard loses its clock, so that nobody waits for it.
         Its next claim gives it the least clock of the others, as its first claim did.
 
-        A worker that has a data shard claims the next new one in one round trip, unless one may be free.
+        Unless one may be free, this reads little, however many workers there are: a worker that has a data
+        shard claims the next new one in one round trip, and one that has none in two.
         """
         self._leases.expire_overdue()
-        shards = self._record.job.shards
-        is_none_free = affinity is None and self._moves == self._moves_without_free
-        new = shards - self._started
-        if claimed and is_none_free and new >= (self._workers if ahead else 1):
-            claim = self._claim_new(worker)
-        else:
-            claim = self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
-        while claim is not None and claim.shard >= shards:  # others have claimed the last meanwhile
-            claim = self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
-        return claim
+        while True:
+            claim = self._claim(worker, claimed, ahead=ahead, affinity=affinity)
+            if claim is None or claim.shard < self._record.job.shards:
+                return claim  # else others have claimed the last meanwhile
 
-    def _claim_new(self, worker: str) -> Claim | None:
-        """Claim the next data shard that nobody has claimed, which may be behind the last."""
+    def _claim(
+        self, worker: str, claimed: Collection[int], *, ahead: bool, affinity: Affinity | None
+    ) -> Claim | None:
+        """See `claim`; the data shard may be behind the last."""
+        if affinity is None and not self._leases.has_run_out(worker.encode()):
+            least, has_clock = None, True
+            if not (claimed and self._has_only_new(ahead=ahead)):
+                least, has_clock = self._look(worker)
+            if self._has_only_new(ahead=ahead):
+                if claimed or not has_clock:  # else it has one that it does not know of
+                    return self._claim_new(worker, None if claimed else least)
+            elif self._moves == self._moves_without_free and (claimed or has_clock):
+                if not claimed:
+                    self._record.ask(("ZREM", self._record.key.clocks, worker))
+                return None
+            elif not claimed and self._found_nothing == (self._moves, self._started):
+                return None
+        return self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
+
+    def _has_only_new(self, *, ahead: bool) -> bool:
+        """Whether no data shard is free, but one is new; if `ahead`, one for each worker."""
+        new = self._record.job.shards - self._started
+        return self._moves == self._moves_without_free and new >= (self._workers if ahead else 1)
+
+    def _look(self, worker: str) -> tuple[int, bool]:
+        """Read what tells whether a data shard may be free, and how many are new.
+
+        Returns the least clock of all workers, and whether this one has a clock.
+        """
+        key, launch = self._record.key, self._record.job.launch
+        moves, workers, length, clock, least, (highest, searched) = self._record.ask(
+            ("HGET", key.job, "moves"),
+            ("ZCARD", key.leases),
+            ("STRLEN", key.owners),
+            ("ZSCORE", key.clocks, worker),
+            ("ZRANGE", key.clocks, 0, 0, "WITHSCORES"),
+            ("ZMSCORE", key.marks, highest_clock(launch), moves_without_free(launch)),
+        )
+        self._moves, self._workers, self._started = int(fact(moves)), workers, count_entries(length)
+        if number(searched) == self._moves:
+            self._moves_without_free = self._moves
+        return number(least[1] if least else highest) or 0, clock is not None
+
+    def _claim_new(self, worker: str, first_clock: int | None) -> Claim | None:
+        """Claim the next data shard that nobody has claimed, which may be behind the last.
+
+        `first_clock`: for a worker that has no clock yet.
+        """
         key, me = self._record.key, worker.encode()
-        if self._leases.has_run_out(me):
-            return None
-        # Without watching anything: one that has expired, or belongs to an earlier job, leaves one that is
-        # free. If an answer is lost, the worker owns two, and gets the first when it asks for free ones.
+        begin: list[Command] = []
+        if first_clock is not None:
+            begin = [
+                ("ZADD", key.clocks, "NX", first_clock, me),
+                ("ZADD", key.marks, "XX", "GT", first_clock, highest_clock(self._record.job.launch)),
+            ]
+        # Without watching anything: one that has expired, or belongs to an earlier job, leaves a data shard
+        # that is free, and a clock without a lease, which those remove that watch leases. If an answer is
+        # lost, the worker owns two, and gets the first when it asks for free ones.
         try:
-            lease, clock, (state, moves), length = self._record.ask(
+            *_, lease, clock, (state, moves), length = self._record.ask(
+                *begin,
                 ("ZSCORE", key.leases, me),
                 ("ZSCORE", key.clocks, me),
                 ("HMGET", key.job, "state", "moves"),
@@ -144,8 +195,10 @@ class ShardQueue:
                 together=True,
             )
         except JobGoneError:
-            self._record.remove_left(key.owners)
+            self._record.remove_left(key.owners, key.clocks)
             raise
+        if lease is None and first_clock is not None:
+            self._record.ask(("ZREM", key.clocks, me))
         if lease is None or clock is None or state != b"running":
             return None
         self._started, self._moves = count_entries(length), int(fact(moves))
@@ -167,6 +220,8 @@ class ShardQueue:
                 me, owners, leases, started, shards, claimed=claimed, ahead=ahead, affinity=affinity
             )
             if chosen is None:
+                if not (claimed or ahead):
+                    self._found_nothing = int(moves), count_entries(len(entries))
                 over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
             owner = owners.get(chosen, b"")
@@ -183,6 +238,9 @@ class ShardQueue:
                 commands.append(("APPEND", key.owners, skipped + entry_of(worker)))
                 if skipped:
                     commands.append(("HINCRBY", key.job, "moves", 1))
+                if affinity is None:
+                    searched = moves_without_free(self._record.job.launch)
+                    commands.append(("ZADD", key.marks, "GT", moves, searched))
                 return commands, (None, 0, int(moves) if affinity is None else None)
             commands += [
                 write_entry(key.owners, chosen, entry_of(worker)),
@@ -201,12 +259,12 @@ class ShardQueue:
             ("ZRANGE", key.progress, *ALL_WITH_SCORES),
             ("ZSCORE", key.marks, highest_clock(self._record.job.launch)),
         ]
-        # Hosts change when a worker registers or expires, and are watched: a worker that is frozen here until
-        # it has expired must not leave a clock behind, for which all would wait. Leases change with each
+        # The job changes when a worker expires, and is watched: a worker that is frozen here until it has
+        # expired must not leave a clock behind, for which all would wait. Leases change with each
         # heartbeat, progress with every chunk and owners with claims of new data shards, so they are not
         # watched: a claim may miss the last chunks of an expired worker, but the watermarks of the partitions
         # include them; and it may get a later new data shard than it has chosen.
-        chosen, answers = self._record.transact(reads, decide, key.job, key.finished, key.hosts)
+        chosen, answers = self._record.transact(reads, decide, key.job, key.finished)
         if chosen is None:
             return None
         shard, pushed, self._moves_without_free = chosen

@@ -228,6 +228,11 @@ def highest_clock(launch: str) -> bytes:
     return b"clock:" + launch.encode()
 
 
+def moves_without_free(launch: str) -> bytes:
+    """The member of `marks` for the last `moves` of a job at which no data shard was free."""
+    return b"taken:" + launch.encode()
+
+
 def progress_of(shard: int, owner: bytes) -> bytes:
     """The member of `progress` for a data shard and its owner, which is empty if it was released."""
     return b"%d:%b" % (shard, owner)

@@ -41,8 +41,9 @@ class BoardKeys:
     """A sorted set: the pushed chunks of each data shard that is claimed and unfinished, by
     `<shard>:<worker>`: a worker that has lost the data shard has no member to change."""
     marks: bytes
-    """A sorted set of numbers that only grow: `clock:<launch>`, the highest clock; for each rank, the last
-    prepared round `s<rank>` and the last pushed round `p<rank>`."""
+    """A sorted set of numbers that only grow: `clock:<launch>`, the highest clock; `taken:<launch>`, the last
+    `moves` at which no data shard was free; for each rank, the last prepared round `s<rank>` and the last
+    pushed round `p<rank>`."""
     rank_owners: bytes
     """A hash: the worker of each rank that ever had one; empty if it was released."""
     reports: bytes

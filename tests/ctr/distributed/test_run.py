@@ -646,7 +646,9 @@ class TestWrongUse:
         self, start_job: StartJob, cli: Cli, job_data: Path, redis_url: str, tmp_path: Path
     ) -> None:
         # with a lease that a busy machine does not let run out
-        running = start_job(describe(job_data, consistency="asp", workers=1, passes=500), redis_url, lease_s=30.0)
+        running = start_job(
+            describe(job_data, consistency="asp", workers=1, passes=500), redis_url, lease_s=30.0
+        )
         assert running.once(lambda view: pushed(view) > 3)
         done = cli("train", job_data, "--model", tmp_path / "model", "--store", redis_url)
         assert done.code == 1

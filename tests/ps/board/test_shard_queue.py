@@ -20,6 +20,7 @@ from ctr.ps.board.job_record import JobGoneError, JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.shard_queue import Affinity, ShardQueue, choose_shard
 from ctr.ps.wire.url import parse_redis_url
+from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
 from tests.ps.redis_servers import needs_redis
 
@@ -197,8 +198,9 @@ class TestQueue:
         board.stop()
         assert board.queue.claim(fast, range(6)) is None
 
+    @pytest.mark.parametrize("first_clock", [None, 3])
     def test_a_claim_after_the_job_was_dropped_leaves_nothing(
-        self, url: str, board: JobBoard, boards: Boards
+        self, board: JobBoard, first_clock: int | None
     ) -> None:
         """It writes before it knows: nothing is watched."""
         board.create("job", b"", shards=12)
@@ -209,8 +211,77 @@ class TestQueue:
         record = board.queue._record
         record.connection.ask(("DEL", *record.key.all))
         with pytest.raises(JobGoneError):
-            board.queue._claim_new(worker)
+            board.queue._claim_new(worker, first_clock)
         assert record.connection.ask(("EXISTS", *record.key.all)) == [0]
+
+    def test_many_workers_claim_without_reading_what_all_do(self, redis_url: str, boards: Boards) -> None:
+        """All of a job's workers do so at once: those of a large one would keep the board's server busy."""
+        board = boards(redis_url)
+        board.create("job", b"", shards=9)
+        progress, sent = board.queue._record.key.progress, list[bytes]()
+        search = b"ZRANGE\r\n$%d\r\n%b\r\n" % (len(progress), progress)
+
+        def searches() -> int:
+            """How often all progress was read since this was last asked."""
+            found = sum(each.count(search) for each in sent)
+            sent.clear()
+            return found
+
+        with cut_line(redis_url, on_data=sent.append) as line:
+            there = [boards(line.url) for _ in range(4)]
+            workers = [each.leases.register("there") for each in there]
+            queues = [each.queue for each in there]
+            claimed = [[queue.claim(name).shard] for queue, name in zip(queues, workers, strict=True)]
+            assert claimed == [[0], [1], [2], [3]]
+            assert searches() == 1
+            assert queues[0].advance(workers[0], 0, 5, 5)
+            for i in range(4):
+                claimed[i].append(queues[i].claim(workers[i], claimed[i], ahead=i == 0).shard)
+            assert queues[1].claim(workers[1], claimed[1], ahead=True) is None, "the last is left to others"
+            assert queues[2].claim(workers[2], claimed[2]).shard == 8
+            assert queues[0].claim(workers[0], claimed[0]) is None
+            for name, shard in [(workers[i], shard) for i in (0, 1, 3) for shard in claimed[i]]:
+                assert board.queue.done(name, shard)
+            assert [queues[i].claim(workers[i]) for i in (0, 1, 3)] == [None, None, None]
+            gate = board.queue.gate(workers[2])
+            assert (gate.working, gate.least_clock) == (1, 0), "the others no longer have clocks"
+            assert searches() == 0
+            for _ in range(3):
+                assert queues[0].claim(workers[0]) is None
+            assert searches() == 1, "it looks once, for what nobody knows of"
+            board.queue.release(workers[2], 8)
+            assert queues[0].claim(workers[0]).shard == 8
+            late = board.leases.register("late")
+            assert queues[1].claim(workers[1]) is None
+            assert board.queue.claim(late) is None
+
+    def test_a_worker_that_comes_later_begins_at_the_least_clock(self, board: JobBoard) -> None:
+        board.create("job", b"", shards=9)
+        first, second, third = (board.leases.register(name) for name in "abc")
+        assert board.queue.claim(first).shard == 0
+        assert board.queue.advance(first, 0, 7, 7)
+        assert board.queue.claim(second).clock == 7
+        assert board.queue.advance(second, 1, 2, 9)
+        claim = board.queue.claim(third)
+        assert (claim.shard, claim.progress, claim.clock) == (2, 0, 7)
+        assert board.look().clock == 9
+
+    def test_an_entry_of_one_that_has_expired(self, url: str, board: JobBoard, boards: Boards) -> None:
+        """Nothing says that its data shard is free; yet it is claimed once no other is left."""
+        board.create("job", b"", shards=3)
+        dead, heir = board.leases.register("dead"), board.leases.register("heir")
+        assert board.queue.claim(heir).shard == 0
+        board.leases.expire(dead)
+        board.queue.gate(heir)
+        assert board.queue.claim(heir, [0]).shard == 1
+        late = boards(url)
+        assert late.queue._claim_new(dead, 0) is None
+        assert board.queue.gate(heir).working == 1, "it has left no clock"
+        assert board.queue.claim(heir, [0, 1]) is None
+        assert board.queue.done(heir, 0)
+        assert board.queue.done(heir, 1)
+        claims = [board.queue.claim(heir), board.queue.claim(heir)]
+        assert [claim and claim.shard for claim in claims] == [None, 2]
 
     def test_claims_beyond_the_last(self, url: str, board: JobBoard, boards: Boards) -> None:
         """As many workers at once as there are new data shards left: some claim ones that do not exist."""
