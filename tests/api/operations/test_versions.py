@@ -179,8 +179,9 @@ def test_a_version_that_was_away_is_tried_as_soon_as_it_is_back(
     with run_server(versions) as running:
         version = registry.publish(models[1])
         (place / "versions").rename(place / "away")
-        labels = place / "labels.json"
-        labels.write_text(labels.read_text().replace(load_model(models[0]).id, version))
+        labels, changed = place / "labels.json", place / "changed.json"
+        changed.write_text(labels.read_text().replace(load_model(models[0]).id, version))
+        changed.replace(labels)  # at once: half of it could not be read
         until(lambda: version in running.client.get("/v1/models").json()["failed"])
         place.rename(place.with_name("away"))
         until(lambda: "ctr_unread_labels_total 0.0" not in running.client.get("/metrics").text)
