@@ -116,10 +116,10 @@ def serve(job: ServeJob) -> None:
         sys.stdout.flush()
 
     def first_model() -> Model:
-        if job.workers == 1:
-            return models.pop()  # or it would stay in memory when it is no longer served
+        # Each process has its own list: in it, the model must not stay when it is no longer served.
+        model = models.pop()
         is_replacement = is_announced  # of another process, and the job of the first model may be over
-        return _latest(source, models[0]) if is_replacement and job.store is not None else models[0]
+        return _latest(source, model) if is_replacement and job.store is not None else model
 
     def work(number: int, on_ready: Callable[[str], None]) -> None:
         if job.feedback_log is not None:

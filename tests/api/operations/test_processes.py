@@ -102,6 +102,17 @@ def test_all_change_to_another_version(registry: Registry, models: list[Path]) -
         text = httpx.get(f"{url}/metrics", verify=False).text
         assert f'ctr_model{{id="{version}"}} 1.0' in text
         assert before not in text, "of versions that are gone, nothing is left"
+
+        def serving() -> set[str]:
+            """The versions whose weights the processes have in memory."""
+            files = {name for pid in children(process) for name in mapped_files(pid)}
+            return {Path(name).stem for name in files if name.endswith(".lookup")}
+
+        until(lambda: serving() == {version})
+        killed = children(process)[0]
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: len(children(process)) == 2 and killed not in children(process))
+        until(lambda: serving() == {version})
         process.popen.send_signal(signal.SIGINT)
         assert process.end()[0] == 0
 
