@@ -146,7 +146,8 @@ function showNow(metrics, time) {
     at("errors").textContent = number(rate(first, (each) => sum(each, "ctr_requests_total", isRefused)));
     const latency = bucketsBetween(first.metrics, metrics, "ctr_request_seconds", isPrediction);
     at("latency").textContent = number(1000 * quantile(latency, 0.5));
-    at("latency99").textContent = number(1000 * quantile(latency, 0.99));
+    const within = number(1000 * quantile(latency, 0.99));
+    at("latency-of").textContent = within === "-" ? "no request in the last minute" : `median of the last minute; 99% within ${within} ms`;
   }
   at("failures").textContent = number(sum(metrics, "ctr_requests_total", isFailure));
   const memory = sum(metrics, "ctr_memory_bytes");
