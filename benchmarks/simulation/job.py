@@ -244,7 +244,7 @@ class SimulatedJob:
             "ends_again": of_ends / self.plan.shards,
             "longest_queue": max(node.longest_queue for node in nodes),
             "board_busy": busy[of_board],
-            "busiest_other": max(share for i, share in enumerate(busy) if i != of_board),
+            "busiest_other": max((share for i, share in enumerate(busy) if i != of_board), default=0.0),
         }
 
 

@@ -160,7 +160,8 @@ class Pushes:
 
         def settle(links: Sequence[Link], wave: list[PushRequest]) -> list[int]:
             again: list[int] = []
-            conflicts, patience = 0, Patience(fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+            conflicts = 0
+            patience = Patience(fan_out.patience_s, _PAUSE_S, longest=_LONGEST_PAUSE, counts_tries=False)
             while True:
                 by_outcome = self._wave(links[: len(wave)], wave, note)
                 again += by_outcome[RequestOutcome.ELSEWHERE]

@@ -111,7 +111,7 @@ class Connection:
         """
 
         def attempt(link: Link) -> tuple[T, list[Any]]:
-            patience = Patience(self._patience_s, _PAUSE_S, longest=_LONGEST_PAUSE)
+            patience = Patience(self._patience_s, _PAUSE_S, longest=_LONGEST_PAUSE, counts_tries=False)
             while True:
                 _, *answers = checked(self._exchange(link, [("WATCH", *watched), *reads]))
                 commands, result = decide(answers)

@@ -32,8 +32,13 @@ _LONGEST_S = 1.0
 class Patience:
     """Random pauses between tries, so that clients that failed together do not retry together."""
 
-    def __init__(self, seconds: float, pause_s: float, *, longest: int = 1) -> None:
-        """Retry for `seconds` after the first pause.
+    def __init__(
+        self, seconds: float, pause_s: float, *, longest: int = 1, counts_tries: bool = True
+    ) -> None:
+        """Retry for `seconds` after the first pause, of which only pauses count unless `counts_tries`.
+
+        Where a server has so much to do that each try takes seconds, a transaction that others come before
+        needs more than its time, but each time somebody else has written: all get on, if slowly.
 
         A pause lasts a random time of at most `pause_s`; this limit doubles with every try, up to `longest`
         times `pause_s`. So of many clients that get into each other's way, soon few try at a time.
@@ -43,17 +48,22 @@ class Patience:
         self._longest = longest
         self._limit = 0.5
         """Of the last pause, in units of `pause_s`."""
+        self._counts_tries = counts_tries
         self._deadline: float | None = None
+        """On the clock or, if tries do not count, on that of pauses."""
+        self._paused_s = 0.0
 
     def pause(self, gave_up: Callable[[], StoreError]) -> None:
         """Wait before the next try; raises the result of `gave_up` when the time is over."""
-        now = monotonic()
+        now = monotonic() if self._counts_tries else self._paused_s
         if self._deadline is None:
             self._deadline = now + self._seconds
         elif now > self._deadline:
             raise gave_up()
         self._limit = min(2 * self._limit, self._longest)
-        sleep(random.random() * self._pause_s * self._limit)
+        pause_s = random.random() * self._pause_s * self._limit
+        sleep(pause_s)
+        self._paused_s += pause_s
 
 
 def patiently(

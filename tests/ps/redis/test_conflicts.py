@@ -98,6 +98,28 @@ def test_a_push_that_others_always_come_before_is_not_tried_for_ever(redis_url: 
         store.drop()
 
 
+def test_a_push_at_a_busy_server_gives_up_no_earlier(redis_url: str) -> None:
+    """Its tries take longer; and each failed because somebody else has pushed."""
+    tries = 0
+
+    def meddle(data: bytes) -> None:
+        nonlocal tries
+        if b"EXEC" in data and is_busy and tries < 6:
+            tries += 1
+            time.sleep(0.1)
+            client.hset(Keys("busy").facts(0), "somebody:0", 0)
+
+    is_busy = False
+    slots, delta = np.arange(5, dtype=np.uint32), np.ones((5, 2), np.float32)
+    with redis.Redis.from_url(redis_url) as client, cut_line(redis_url, on_data=meddle) as line:
+        store = opened(line.url, bits=10, model="busy", patience_s=0.3)
+        is_busy = True
+        store.push(slots, delta, Token("job", 0, 0))
+        assert tries == 6
+        assert (store.pull(slots) == 1).all()
+        store.drop()
+
+
 def test_time_is_counted_from_the_first_conflict(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not from the beginning of a push that was slow, as during a failover."""
     monkeypatch.setattr(layout, "LEAST_PARTITIONS", 64)  # more than are pushed to at a time
