@@ -92,41 +92,58 @@ def serve(job: ServeJob) -> None:
     `job` cannot be read, and `StoreError` if Redis cannot be reached or has the windows of another spec.
     """
     sys.setswitchinterval(SWITCH_S)
-    source = _source_of(job)
-    tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
-    admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
-    if job.feedback_log is not None:
-        require_log(job.feedback_log)
-    apps = _Applications(job)
-    models = [_first_whole(source).indexed(apps.index_folder)]
-    if job.workers > 1 and models[0].windows is not None and job.windows is None:
-        raise CtrError(
-            f"{source.name}: the model has windows, and each of {job.workers} processes would know only a"
-            " part; give --windows URL, or one process"
-        )
-    listeners = _listeners_of(job)
+    serving = _Serving(job)
+    try:
+        if job.workers == 1:
+            serving.work(0, serving.announce)
+        else:
+            # Closed here as well, so that connections that nobody accepts any more are refused at once.
+            run_processes(job.workers, serving.work, serving.announce, serving.close)
+    finally:
+        serving.close()
 
-    url = url_of(listeners[0], secure=job.tls_cert is not None)
-    is_announced = False
 
-    def announce(line: str) -> None:
-        nonlocal is_announced
-        is_announced = True
+class _Serving:
+    """What is set up once, before the processes of a server are forked."""
+
+    def __init__(self, job: ServeJob) -> None:
+        self._job = job
+        self._source = _source_of(job)
+        self._tokens = Tokens(job.tokens_file, "CTR_SERVE_TOKENS")
+        self._admin_tokens = Tokens(job.admin_tokens_file, "CTR_SERVE_ADMIN_TOKENS")
+        if job.feedback_log is not None:
+            require_log(job.feedback_log)
+        self._apps = _Applications(job)
+        first = _first_whole(self._source).indexed(self._apps.index_folder)
+        self._models = [first]
+        if job.workers > 1 and first.windows is not None and job.windows is None:
+            raise CtrError(
+                f"{self._source.name}: the model has windows, and each of {job.workers} processes would know "
+                "only a part; give --windows URL, or one process"
+            )
+        self._listeners = _listeners_of(job)
+        self._url = url_of(self._listeners[0], secure=job.tls_cert is not None)
+        self._is_announced = False
+
+    def announce(self, line: str) -> None:
+        """Say that requests are answered."""
+        self._is_announced = True
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    def first_model() -> Model:
-        # Each process has its own list: in it, the model must not stay when it is no longer served.
-        model = models.pop()
-        is_replacement = is_announced  # of another process, and the job of the first model may be over
-        return _latest(source, model) if is_replacement and job.store is not None else model
+    def close(self) -> None:
+        """Close the sockets."""
+        for listener in self._listeners:
+            close(listener)
 
-    def work(number: int, on_ready: Callable[[str], None]) -> None:
+    def work(self, number: int, on_ready: Callable[[str], None]) -> None:
+        """Answer requests as the process with this number."""
+        job, apps = self._job, self._apps
         if job.feedback_log is not None:
             apps.feedback = FeedbackLog(job.feedback_log, job.log_impressions, job.feedback_keep)
         shares = {CANARY: job.canary, SHADOW: job.shadow}
-        versions = Versions(source, first_model(), apps.make, shares, warm_first=job.workers > 1)
-        app = Access(versions, tokens, admin_tokens, job.access_log, versions.metrics)
+        versions = Versions(self._source, self._first_model(), apps.make, shares, warm_first=job.workers > 1)
+        app = Access(versions, self._tokens, self._admin_tokens, job.access_log, versions.metrics)
         server = server_of(
             app,
             tls=(job.tls_cert, job.tls_key),
@@ -134,8 +151,8 @@ def serve(job: ServeJob) -> None:
             limit=connection_limit(job.limit_connections),
         )
         server.is_alone = job.workers == 1
-        own = listeners[number % len(listeners)]
-        for listener in listeners:
+        own = self._listeners[number % len(self._listeners)]
+        for listener in self._listeners:
             if listener is not own:
                 listener.close()
         try:
@@ -143,24 +160,17 @@ def serve(job: ServeJob) -> None:
                 server,
                 versions,
                 own,
-                lambda: on_ready(f"serving model {versions.main} on {url}{apps.windows_note}"),
+                lambda: on_ready(f"serving model {versions.main} on {self._url}{apps.windows_note}"),
             )
         finally:
             if apps.feedback is not None:
                 apps.feedback.close()
 
-    def close_all() -> None:
-        for listener in listeners:
-            close(listener)
-
-    try:
-        if job.workers == 1:
-            work(0, announce)
-        else:
-            # Closed here as well, so that connections that nobody accepts any more are refused at once.
-            run_processes(job.workers, work, announce, close_all)
-    finally:
-        close_all()
+    def _first_model(self) -> Model:
+        # Each process has its own list: in it, the model must not stay when it is no longer served.
+        model = self._models.pop()
+        is_replacement = self._is_announced  # of another process, and the job of the first model may be over
+        return _latest(self._source, model) if is_replacement and self._job.store is not None else model
 
 
 def _first_whole(source: ModelSource) -> Model:
