@@ -51,7 +51,8 @@ class TestWhileItIsEvaluated:
     @needs_redis
     def test_in_redis(self, cli: Cli, click_log: Path, tmp_path: Path, redis_url: str) -> None:
         store = f"{redis_url}?model=m"
-        job = train(click_log, tmp_path / "model", "--store", store, *long_holdout(click_log, 500))
+        flags = ("--store", store, "--lease", 120)  # which lasts, however slow the machine is
+        job = train(click_log, tmp_path / "model", *flags, *long_holdout(click_log, 500))
         saved(job, tmp_path / "model")
         job.popen.send_signal(signal.SIGKILL)
         job.popen.wait()
