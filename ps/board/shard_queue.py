@@ -62,9 +62,8 @@ class ShardQueue:
         self._moves = -1
         self._moves_without_free: int | None = None
         """The last of `_moves` at which none was free."""
-        self._found_nothing: tuple[int, int] | None = None
-        """`_moves` and `_started` when all data shards were claimed and none was free: so it is until one of
-        them changes."""
+        self._moves_without_any: int | None = None
+        """The last of `_moves` at which none was free, and none new."""
 
     def gate(self, worker: str) -> ClockGate:
         """The data that decides whether a worker may begin its next chunk; cheap to read every few ms."""
@@ -142,7 +141,7 @@ class ShardQueue:
                 if not claimed:
                     self._record.ask(("ZREM", self._record.key.clocks, worker))
                 return None
-            elif not claimed and self._found_nothing == (self._moves, self._started):
+            elif not claimed and self._moves == self._moves_without_any:
                 return None
         return self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
 
@@ -221,7 +220,7 @@ class ShardQueue:
             )
             if chosen is None:
                 if not (claimed or ahead):
-                    self._found_nothing = int(moves), count_entries(len(entries))
+                    self._moves_without_any = int(moves)
                 over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
                 return over, None
             owner = owners.get(chosen, b"")

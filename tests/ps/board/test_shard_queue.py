@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing
-from itertools import pairwise
+from itertools import count, pairwise
 from threading import Event, Thread
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ctr.errors import StoreError
@@ -21,7 +21,7 @@ from ctr.ps.board.leases import Leases
 from ctr.ps.board.shard_queue import Affinity, ShardQueue, choose_shard
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.cut_lines import cut_line
-from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, until
+from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
 from tests.ps.redis_servers import needs_redis
 
 LIVE = (b"a", b"b")
@@ -126,6 +126,75 @@ def test_each_is_trained_once_and_in_work_with_one_live_worker(
                 claimed.append(shard)
     assert len(set(done)) == len(done)
     assert {*done, *(shard for claimed in in_work.values() for shard in claimed)} == set(range(shards))
+
+
+ACTIONS = st.sampled_from(["claim", "lost claim", "ahead", "done", "release", "look", "die", "late claim"])
+MODELS = count()
+
+
+@needs_redis
+@given(st.integers(1, 6), st.lists(st.tuples(ACTIONS, st.integers(0, 3)), min_size=10, max_size=60))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_happens_all_are_trained_once(
+    redis_url: str, shards: int, actions: list[tuple[str, int]]
+) -> None:
+    """Workers die, also with answers under way, and claim after they were taken for dead."""
+    with opened_boards() as open_board:
+        url = f"{redis_url}?model=queue-{next(MODELS)}"
+        boards = [open_board(url) for _ in range(4)]
+        boards[0].create("job", b"", shards=shards)
+        workers = [board.leases.register("there") for board in boards]
+        claimed: list[list[int]] = [[], [], [], []]
+        done: set[int] = set()
+        dead: list[str] = []
+
+        def claim(who: int, *, ahead: bool = False) -> bool:
+            claim = boards[who].queue.claim(workers[who], claimed[who], ahead=ahead)
+            if claim is not None:
+                assert claim.shard not in done
+                assert all(claim.shard not in each for each in claimed)
+                claimed[who].append(claim.shard)
+            return claim is not None
+
+        def finish(who: int) -> None:
+            shard = claimed[who].pop(0)
+            assert boards[who].queue.advance(workers[who], shard, 1, len(done) + 1) is not None
+            assert boards[who].queue.done(workers[who], shard)
+            done.add(shard)
+
+        def die(who: int) -> None:
+            boards[who - 1].leases.expire(workers[who])
+            dead.append(workers[who])
+            claimed[who] = []
+
+        for action, who in actions:
+            queue, worker = boards[who].queue, workers[who]
+            if action == "claim" or (action == "ahead" and claimed[who]):
+                claim(who, ahead=action == "ahead")
+            elif action == "lost claim":
+                queue.claim(worker, claimed[who])
+            elif action == "look":
+                queue.gate(worker)
+            elif action == "die":
+                die(who)
+                workers[who] = boards[who].leases.register("there")
+            elif action == "late claim":
+                for name in dead[-1:]:
+                    assert queue.claim(name) is None
+                    assert queue._claim_new(name, 0) is None
+            elif claimed[who] and action == "done":
+                finish(who)
+            elif claimed[who]:
+                queue.release(worker, claimed[who].pop())
+        for _ in range(3 * shards + 3):
+            for who in range(4):
+                claim(who)
+                if claimed[who]:
+                    finish(who)
+        assert done == set(range(shards))
+        view = boards[1].look()
+        assert view.finished == shards
+        assert [worker.clock for worker in view.workers] == [None] * 4
 
 
 @needs_redis
