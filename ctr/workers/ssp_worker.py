@@ -100,7 +100,8 @@ class SspWorker:
                 return True
             self._sessions.await_replicas()
             self._timings.wait += polling.pause()
-            claimable = gate.working < self._plan.shards - gate.finished  # as when a worker has died
+            # As when a worker has died, or the board came back with an old snapshot.
+            claimable = gate.has_clock or gate.working < self._plan.shards - gate.finished
         return True
 
     def _await_replicas(self) -> None:

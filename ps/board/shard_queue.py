@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
 from typing import Any
 
 from ctr.ps.board.job_record import JobGoneError, JobRecord
@@ -64,11 +66,13 @@ class ShardQueue:
         """The last of `_moves` at which none was free."""
         self._moves_without_any: int | None = None
         """The last of `_moves` at which none was free, and none new."""
+        self._searched_at = -inf
+        """When that was seen. It holds as long as a lease: a board may come back with an old snapshot."""
 
     def gate(self, worker: str) -> ClockGate:
         """The data that decides whether a worker may begin its next chunk; cheap to read every few ms."""
-        gate, _ = self._gate_after(worker)
-        return gate
+        gate, (clock,) = self._gate_after(worker, ("ZSCORE", self._record.key.clocks, worker))
+        return replace(gate, has_clock=clock is not None)
 
     def _gate_after(self, worker: str, *commands: Command) -> tuple[ClockGate, list[Any]]:
         """Carry out commands, then read the gate, in one round trip; returns the gate and the answers.
@@ -134,14 +138,18 @@ class ShardQueue:
             least, has_clock = None, True
             if not (claimed and self._has_only_new(ahead=ahead)):
                 least, has_clock = self._look(worker)
+            is_none_free = self._moves == self._moves_without_free
+            was_none_left = self._moves == self._moves_without_any
             if self._has_only_new(ahead=ahead):
                 if claimed or not has_clock:  # else it has one that it does not know of
                     return self._claim_new(worker, None if claimed else least)
-            elif self._moves == self._moves_without_free and (claimed or has_clock):
+            # A worker that asks in earnest searches in the end: nothing tells of what it has without knowing,
+            # or of what one that has expired has claimed.
+            elif (is_none_free and (ahead if claimed else has_clock)) or (
+                was_none_left and monotonic() < self._searched_at + self._record.lease_s
+            ):
                 if not claimed:
                     self._record.ask(("ZREM", self._record.key.clocks, worker))
-                return None
-            elif not claimed and self._moves == self._moves_without_any:
                 return None
         return self._claim_best(worker, claimed, ahead=ahead, affinity=affinity)
 
@@ -213,15 +221,15 @@ class ShardQueue:
             *lease_answers, (state, moves), entries, clock_scores, progress, highest = answers
             leases, clocks = self._leases.see(*lease_answers), pairs(clock_scores)
             owners, started = owners_of(fact(entries), shards), min(count_entries(len(entries)), shards)
+            over: list[Command] = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
             if me not in leases or self._leases.has_run_out(me) or state != b"running":
-                return (), None
+                return over, None
             chosen = choose_shard(
                 me, owners, leases, started, shards, claimed=claimed, ahead=ahead, affinity=affinity
             )
             if chosen is None:
-                if not (claimed or ahead):
-                    self._moves_without_any = int(moves)
-                over = [("ZREM", key.clocks, me)] if me in clocks and not claimed else []
+                if not ahead:
+                    self._moves_without_any, self._searched_at = int(moves), monotonic()
                 return over, None
             owner = owners.get(chosen, b"")
             pushed = number(pairs(progress).get(progress_of(chosen, owner))) or 0

@@ -78,6 +78,8 @@ class ClockGate(_Gate):
     """Live workers with data shards."""
     finished: int
     """Finished data shards."""
+    has_clock: bool = True
+    """Whether the worker itself has a clock, so that others wait for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from ctr.ps.board.job_board import JobBoard
 from ctr.ps.board.job_record import JobGoneError, JobRecord
 from ctr.ps.board.leases import Leases
 from ctr.ps.board.shard_queue import Affinity, ShardQueue, choose_shard
+from ctr.ps.board.view import Claim
 from ctr.ps.wire.url import parse_redis_url
 from tests.ps.cut_lines import cut_line
 from tests.ps.job_boards import LONG_S, SHORT_S, Boards, at_once, opened_boards, until
@@ -308,7 +309,9 @@ class TestQueue:
                 claimed[i].append(queues[i].claim(workers[i], claimed[i], ahead=i == 0).shard)
             assert queues[1].claim(workers[1], claimed[1], ahead=True) is None, "the last is left to others"
             assert queues[2].claim(workers[2], claimed[2]).shard == 8
+            assert searches() == 0
             assert queues[0].claim(workers[0], claimed[0]) is None
+            assert searches() == 1, "for what nobody knows of"
             for name, shard in [(workers[i], shard) for i in (0, 1, 3) for shard in claimed[i]]:
                 assert board.queue.done(name, shard)
             assert [queues[i].claim(workers[i]) for i in (0, 1, 3)] == [None, None, None]
@@ -316,8 +319,8 @@ class TestQueue:
             assert (gate.working, gate.least_clock) == (1, 0), "the others no longer have clocks"
             assert searches() == 0
             for _ in range(3):
-                assert queues[0].claim(workers[0]) is None
-            assert searches() == 1, "it looks once, for what nobody knows of"
+                assert [queues[i].claim(workers[i]) for i in (0, 1)] == [None, None]
+            assert searches() == 1, "each searches once"
             board.queue.release(workers[2], 8)
             assert queues[0].claim(workers[0]).shard == 8
             late = board.leases.register("late")
@@ -337,8 +340,8 @@ class TestQueue:
 
     def test_an_entry_of_one_that_has_expired(self, url: str, board: JobBoard, boards: Boards) -> None:
         """Nothing says that its data shard is free; yet it is claimed once no other is left."""
-        board.create("job", b"", shards=3)
-        dead, heir = board.leases.register("dead"), board.leases.register("heir")
+        board.create("job", b"", shards=4)
+        dead, heir, idle = (board.leases.register(name) for name in ("dead", "heir", "idle"))
         assert board.queue.claim(heir).shard == 0
         board.leases.expire(dead)
         board.queue.gate(heir)
@@ -346,11 +349,62 @@ class TestQueue:
         late = boards(url)
         assert late.queue._claim_new(dead, 0) is None
         assert board.queue.gate(heir).working == 1, "it has left no clock"
-        assert board.queue.claim(heir, [0, 1]) is None
-        assert board.queue.done(heir, 0)
-        assert board.queue.done(heir, 1)
-        claims = [board.queue.claim(heir), board.queue.claim(heir)]
-        assert [claim and claim.shard for claim in claims] == [None, 2]
+        assert board.queue.claim(heir, [0, 1]).shard == 3
+        assert board.queue.claim(heir, [0, 1, 3], ahead=True) is None
+        assert board.queue.claim(heir, [0, 1, 3]).shard == 2, "also by one who never has none"
+        assert board.queue.claim(idle) is None
+
+    def test_a_stream_whose_workers_always_have_lanes(self, board: JobBoard) -> None:
+        """A lane that a worker does not know that it has is not lost."""
+        board.create("job", b"", shards=6)
+        worker, lanes = board.leases.register("here"), list[int]()
+        for number in range(8):
+            if number == 3:
+                board.queue._claim_new(worker, None)  # as of which the answer is lost
+            claim = board.queue.claim(worker, lanes)
+            lanes += [] if claim is None else [claim.shard]
+        assert sorted(lanes) == list(range(6))
+
+    def test_a_board_with_an_old_snapshot(self, redis_url: str, boards: Boards) -> None:
+        """`moves` comes back to a number at which no data shard was free."""
+        board, other = boards(redis_url, lease_s=SHORT_S), boards(redis_url)
+        board.create("job", b"", shards=1)
+        dead, gone = other.leases.register("dead"), other.leases.register("gone")
+        here = board.leases.register("here")
+        assert other.queue.claim(dead).shard == 0
+        record = board.queue._record
+        (moves,) = record.ask(("HGET", record.key.job, "moves"))
+        other.leases.expire(gone)
+        assert board.queue.claim(here) is None
+        record.ask(("HSET", record.key.job, "moves", moves))
+        other.leases.expire(dead)
+
+        def claim() -> Claim | None:
+            board.leases.heartbeat(here)
+            return board.queue.claim(here)
+
+        assert until(claim).shard == 0
+
+    def test_an_idle_worker_learns_that_it_has_a_clock(self, redis_url: str, boards: Boards) -> None:
+        """For which others wait: from an old snapshot, or as it claimed while its lease had run out."""
+        board, brief = boards(redis_url), boards(redis_url, lease_s=0.5)
+        board.create("job", b"", shards=2)
+        worker, other = brief.leases.register("here"), board.leases.register("other")
+        assert brief.leases.heartbeat(worker)
+        assert brief.queue.claim(worker).shard == 0
+        assert brief.queue.gate(worker).has_clock
+        assert board.queue.claim(other).shard == 1
+        assert brief.queue.done(worker, 0)
+        time.sleep(0.7)
+        assert brief.queue.claim(worker) is None
+        gate = brief.queue.gate(worker)
+        assert (gate.live, gate.has_clock, gate.working) == (True, False, 1)
+        record = board.queue._record
+        record.ask(("ZADD", record.key.clocks, 0, worker))
+        assert brief.leases.heartbeat(worker)
+        assert brief.queue.gate(worker).has_clock
+        assert brief.queue.claim(worker) is None
+        assert not brief.queue.gate(worker).has_clock
 
     def test_claims_beyond_the_last(self, url: str, board: JobBoard, boards: Boards) -> None:
         """As many workers at once as there are new data shards left: some claim ones that do not exist."""
