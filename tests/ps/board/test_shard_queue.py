@@ -135,7 +135,7 @@ MODELS = count()
 
 @needs_redis
 @given(st.integers(1, 6), st.lists(st.tuples(ACTIONS, st.integers(0, 3)), min_size=10, max_size=60))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_happens_all_are_trained_once(
     redis_url: str, shards: int, actions: list[tuple[str, int]]
 ) -> None:
