@@ -318,6 +318,7 @@ class TestStalls:
                     running.result()
 
 
+@pytest.mark.slow
 def test_a_job_in_memory_whose_disk_hangs_can_be_stopped(logs: list[Path], job_spec: FeatureSpec) -> None:
     """With what was learnt before. It waits 10 s for the disk, which takes nobody the processor."""
     source, stop, begun = open_source(logs, job_spec), Event(), Event()
