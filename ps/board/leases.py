@@ -124,7 +124,7 @@ class Leases:
         if self._me is not None and not self._watches_all():
             self._see_own(self._me, *self._record.ask(*self._own_reads(self._me)))
             return
-        # Clocks without a lease, for which all would wait; there should be none.
+        # Clocks without a lease, for which all would wait: of workers that had expired when they claimed.
         stray: Command = ("ZDIFF", 2, self._record.key.clocks, self._leases)
         reads: list[Command] = [*self.reads(), stray]
 

@@ -79,7 +79,8 @@ class ClockGate(_Gate):
     finished: int
     """Finished data shards."""
     has_clock: bool = True
-    """Whether the worker itself has a clock, so that others wait for it."""
+    """Whether the worker itself has a clock, so that others wait for it; not read with its progress, where it
+    has one."""
 
 
 @dataclass(frozen=True, slots=True)
