@@ -24,6 +24,7 @@ from fastapi import FastAPI
 from ctr.api.app import create_app
 from ctr.api.connections import (
     BACKLOG,
+    MOST_HEADER_BYTES,
     close,
     connection_class,
     has_input,
@@ -322,6 +323,7 @@ def server_of(
     config = uvicorn.Config(
         app,
         http=protocol,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         ws="none",
         backlog=1,
         log_level="error",  # no line for every client that does not speak HTTP

@@ -1,6 +1,6 @@
 """How clients reach the server: listening sockets, and HTTP connections with limits."""
 
-from ctr.api.connections.connection import LINGER_S, Bounded, H11Connection
+from ctr.api.connections.connection import LINGER_S, MOST_HEADER_BYTES, Bounded, H11Connection
 from ctr.api.connections.connection_class import connection_class
 from ctr.api.connections.sockets import (
     BACKLOG,

@@ -32,6 +32,9 @@ LINGER_S, _CHECK_S = 1.0, 0.05
 answered, and the answers announce that the connection closes. Then a connection is closed unless part of a
 request has arrived, which is checked again after the second time."""
 
+MOST_HEADER_BYTES = 64 << 10
+"""A request with a longer header is refused."""
+
 CLOSE = (b"connection", b"close")
 """The header of all answers once the server stops."""
 _FULL = "every connection of this server is in use (CTR_SERVE_LIMIT_CONNECTIONS); try again"

@@ -11,12 +11,9 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ctr.api.connections.connection import CLOSE, TOO_LARGE_HEADER, Bounded
+from ctr.api.connections.connection import CLOSE, MOST_HEADER_BYTES, TOO_LARGE_HEADER, Bounded
 
 logger = logging.getLogger(__name__)
-
-MOST_HEADER_BYTES = 64 << 10
-"""The limit of h11; httptools has none."""
 
 
 class HttpToolsConnection(Bounded, HttpToolsProtocol):  # type: ignore[misc]  # two protocols, for the types

@@ -286,6 +286,7 @@ def test_what_a_connection_refuses_is_counted_and_logged(
     app = Access(create_app(slow, metrics=metrics), nobody, nobody, path, metrics)  # type: ignore[arg-type]
     bad_chunk = b"POST /v1/predict HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nno size\r\n"
     with ThreadPoolExecutor(1) as pool, run_server(app, limit=2) as running:  # type: ignore[arg-type]
+        assert running.client.get("/healthz", headers={"x-long": "x" * (60 << 10)}).is_success
         refusals = {400: answer(connect(running.url, b"no HTTP\r\n\r\n"))}
         large = connect(running.url, HALF_A_HEADER)
         until(lambda: any(each._has_part for each in running.server.server_state.connections))  # type: ignore[union-attr]
