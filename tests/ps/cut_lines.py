@@ -37,25 +37,36 @@ class CutLine:
         self.cut = False
         self._most, self._silent, self._on_data = most, silent, on_data
         self._at_once = at_once
-        self._lock = Lock()
+        self._lock, self._closing = Lock(), Lock()
+        self._closed = False
         self._open: list[socket.socket] = [self._listener]
         Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """End all connections."""
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        with self._closing:
+            self._closed = True
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self._keep(client)
                 server = socket.create_connection(self._server)
-                self._open += [client, server]
+                self._keep(server)
                 Thread(target=self._pass_on, args=(client, server), daemon=True).start()
                 Thread(target=self._answer, args=(server, client), daemon=True).start()
+
+    def _keep(self, opened: socket.socket) -> None:
+        """Close it with the line: now, if that was closed in the meantime."""
+        with self._closing:
+            self._open.append(opened)
+        if self._closed:
+            self.close()
 
     def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
         with suppress(OSError):
