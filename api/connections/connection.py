@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import sys
 from http import HTTPStatus
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -73,7 +74,7 @@ class Bounded(_Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         """Runs while an answer is too long for the client's buffers."""
-        self._waits_since = self.loop.time()
+        self._waits_since = monotonic()  # the loop's time stands still for a millisecond: many would be equal
         self._has_answers = False
         """Whether a request was answered."""
         self._note_refusal = getattr(self.config.app, "note_refusal", None)
@@ -123,7 +124,7 @@ class Bounded(_Protocol):
         super().resume_writing()
 
     def on_response_complete(self) -> None:
-        self._waits_since = self.loop.time()
+        self._waits_since = monotonic()
         self._has_answers = True
         self._stop_deadline()
         super().on_response_complete()
@@ -144,7 +145,7 @@ class Bounded(_Protocol):
             self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
         if not self._waits and not self.cycle.response_started:
             self.cycle.default_headers = self.server_state.default_headers
-        self._waits_since = self.loop.time()
+        self._waits_since = monotonic()
         self.loop.call_later(LINGER_S, self._end)
 
     @property
@@ -222,7 +223,7 @@ class Bounded(_Protocol):
         """Close the connection as soon as no request has come for `LINGER_S`."""
         if self.transport.is_closing():
             return
-        rest_s = self._waits_since + LINGER_S - self.loop.time()
+        rest_s = self._waits_since + LINGER_S - monotonic()
         if self._waits and rest_s <= 0 and not self._has_part and not self._has_input:
             super().shutdown()
         else:

@@ -162,8 +162,10 @@ def test_connections_without_a_request_make_room_for_others(model: Model) -> Non
     with run_server(create_app(model), limit=3) as running, ExitStack() as held:
         slow = [held.enter_context(closing(connect(running.url, HALF_A_HEADER))) for _ in range(10)]
         assert httpx.get(f"{running.url}/healthz", verify=False).status_code == 200
+        began = time.monotonic()
         for first in slow[:7]:
             assert first.recv(1) == b""
+        assert time.monotonic() - began < 5, "none of them waited for its deadline"
         # The client's own connection has had answers: those that never asked for any go first.
         assert running.client.get("/healthz").status_code == 200
 
