@@ -37,7 +37,15 @@ if TYPE_CHECKING:
     )
     from ctr.ps.feed import Feed, PartitionChange
     from ctr.ps.records import Change, Record, RecordStore
-    from ctr.ps.redis import Logged, ModelExistsError, PackedPush, PartitionDump, RedisStore, Saturations
+    from ctr.ps.redis import (
+        Dumps,
+        Logged,
+        ModelExistsError,
+        PackedPush,
+        PartitionDump,
+        RedisStore,
+        Saturations,
+    )
     from ctr.ps.wire import RedisUrl, parse_redis_url
 
 # Names that need Redis are loaded on first use: training in memory does without them.

@@ -1,8 +1,8 @@
 """Checkpoints of a training job in Redis: folders written by `ctr.checkpoint.writer`, verified when read.
 
-manifest.json     the job, its position, and size and SHA-256 of the other files
-partitions.arrow  the partitions that are not empty, a batch for each: its state and its watermarks
-reports.arrow     the reports of workers, by name
+manifest.json        the job, its position, and size and SHA-256 of the other files
+partitions-NN.arrow  the partitions of a range that are not empty, a batch for each: its state and watermarks
+reports.arrow        the reports of workers, by name
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from typing import Annotated, Any
 
 import orjson
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ctr.checkpoint.ranges import over_ranges
 from ctr.errors import ModelError, first_problem
-from ctr.features.threads import Prefetch
-from ctr.ps import PartitionDump, RedisStore
+from ctr.features.threads import Prefetch, Threads, cores
+from ctr.ps import Dumps, PartitionDump, RedisStore
 
 FORMAT = "ctr checkpoint"
-FORMAT_VERSION = 5
-_READABLE = (4, FORMAT_VERSION)
+FORMAT_VERSION = 6
+_READABLE = (4, 5, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 
-PARTITIONS = "partitions.arrow"
+PARTITIONS = re.compile(r"partitions(-\d{2})?\.arrow")
+"""The names of files with partitions; before version 6, there was one."""
 REPORTS = "reports.arrow"
 PARTITION_SCHEMA = pa.schema(
     [
@@ -72,13 +74,15 @@ class FileEntry(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class Files(BaseModel):
-    """The files beside the manifest."""
+def is_file(name: str) -> bool:
+    """Whether a checkpoint may have a file of this name."""
+    return name in (MANIFEST, REPORTS) or PARTITIONS.fullmatch(name) is not None
 
-    model_config = _FROZEN
 
-    partitions: FileEntry = Field(alias=PARTITIONS)
-    reports: FileEntry = Field(alias=REPORTS)
+def _checked_files(files: dict[str, FileEntry]) -> dict[str, FileEntry]:
+    if REPORTS not in files or len(files) == 1 or not all(map(is_file, files)):
+        raise ValueError(f"has {sorted(files)}")
+    return files
 
 
 class Manifest(BaseModel):
@@ -94,7 +98,8 @@ class Manifest(BaseModel):
     job: dict[str, Any]
     position: dict[str, Any]
     """The chunks that have certainly been trained; partitions may hold later pushes, with their tokens."""
-    files: Files
+    files: Annotated[dict[str, FileEntry], AfterValidator(_checked_files)]
+    """The files beside it, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +109,16 @@ class Checkpoint:
     folder: Path
     manifest: Manifest
     reports: dict[str, bytes]
-    _partitions: pa.Buffer
+    _ranges: dict[str, pa.Buffer]
+    """The content of files with partitions, by name."""
 
-    def dumps(self) -> Iterator[PartitionDump]:
-        """The partitions that are not empty, one by one."""
-        with _damage(self.folder / PARTITIONS):
-            file = pa.ipc.open_file(self._partitions)
+    def ranges(self) -> list[Iterator[PartitionDump]]:
+        """The partitions that are not empty, one by one, of each range."""
+        return [self._dumps(*each) for each in self._ranges.items()]
+
+    def _dumps(self, name: str, content: pa.Buffer) -> Iterator[PartitionDump]:
+        with _damage(self.folder / name):
+            file = pa.ipc.open_file(content)
             for number in range(file.num_record_batches):
                 partition, state, applied = (column[0] for column in file.get_batch(number))
                 yield PartitionDump(partition.as_py(), state.as_buffer().to_pybytes(), dict(applied.as_py()))
@@ -131,12 +140,15 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises ModelError if it is missing, incomplete, changed, not a checkpoint, or of another format version.
     """
     manifest = _read_manifest(folder)
-    partitions = _verified(folder / PARTITIONS, manifest.files.partitions)
-    raw_reports = _verified(folder / REPORTS, manifest.files.reports)
+    files = manifest.files
+    with Threads(cores(), "file") as threads:
+        verified = threads.map(lambda name: _verified(folder / name, files[name]), files)
+        contents = dict(zip(files, verified, strict=True))
+    raw_reports = contents.pop(REPORTS)
     with _damage(folder / REPORTS):
         rows = pa.ipc.open_file(raw_reports).read_all().to_pylist()
         reports = {row["name"]: row["report"] for row in rows}
-    return Checkpoint(folder, manifest, reports, partitions)
+    return Checkpoint(folder, manifest, reports, contents)
 
 
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
@@ -159,12 +171,20 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
             )
 
     empty = set(range(store.partitions.count))
-    with Prefetch(checkpoint.dumps(), depth=1) as ahead:  # 0.6 of the time without
-        for dump in ahead:
-            store.dumps.restore(dump)
-            empty.discard(dump.partition)
+    for restored in over_ranges(store.dumps, _restore_range, checkpoint.ranges()):
+        empty -= restored
     for partition in sorted(empty):
         store.dumps.restore(PartitionDump(partition, b"", {}))
+
+
+def _restore_range(dumps: Dumps, saved: Iterator[PartitionDump]) -> set[int]:
+    """Restore partitions; returns their numbers."""
+    restored = set()
+    with Prefetch(saved, depth=1) as ahead:  # 0.6 of the time without
+        for dump in ahead:
+            dumps.restore(dump)
+            restored.add(dump.partition)
+    return restored
 
 
 def _read_manifest(folder: Path) -> Manifest:

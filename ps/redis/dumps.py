@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,13 @@ class Dumps:
         """`reads` and `writes` are the same model over two fan-outs."""
         self._reads = reads
         self._writes = writes
+
+    @contextmanager
+    def over_own_connections(self) -> Iterator[Dumps]:
+        """The same partitions, for a thread that does not wait for others. Raises StoreError."""
+        with closing(self._writes.fan_out.another()) as fan_out:
+            model = replace(self._writes, fan_out=fan_out)
+            yield Dumps(model, model)
 
     def take(self, partition: int) -> PartitionDump:
         """Everything that a partition holds, as of one moment.

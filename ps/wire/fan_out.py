@@ -31,6 +31,7 @@ class FanOut:
         """Connect; see `Nodes` for `timeout_s` and `replicas`. Raises StoreError."""
         self.url = url
         self.patience_s = patience_s
+        self._timeout_s = timeout_s
         self.nodes = connect(url, timeout_s, replicas=replicas)
         self._keys = keys
         self._hash_slots: dict[int, int] = {}
@@ -39,6 +40,10 @@ class FanOut:
         self._closed = False
         self.troubles = 0
         """How often a request met a broken connection or a changing cluster."""
+
+    def another(self) -> FanOut:
+        """Requests to the primaries over connections of their own. Raises StoreError."""
+        return FanOut(self.url, self._keys, self._timeout_s, self.patience_s)
 
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
         """Call `on_node` for every node with its partitions, in parallel, until all partitions are done.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ctr.checkpoint import Checkpoint
 from ctr.ps import LOST, JobBoard, RedisStore
@@ -43,7 +44,9 @@ class Evidence:
     def resume(self, pushes: Sequence[Push], checkpoint: Checkpoint) -> list[str]:
         """What is wrong with the checkpoint that the next run begins with; `pushes` are the last run's."""
         partitions = Layout.for_nodes(self.job.feature_spec().bits, 1).partitions
-        saved = StoreSums.of(checkpoint.dumps(), partitions, str(checkpoint.manifest.position["job"]))
+        saved = StoreSums.of(
+            chain.from_iterable(checkpoint.ranges()), partitions, str(checkpoint.manifest.position["job"])
+        )
         owed = chunks_before(self.job, checkpoint)
         proof = prove(pushes, saved, start=self.start, owed=owed, acknowledged=False, earlier=self.earlier)
         self.earlier += pushes

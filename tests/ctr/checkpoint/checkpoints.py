@@ -14,7 +14,7 @@ from ctr.ps import Token
 from ctr.ps.redis.store import RedisStore
 from ctr.ps.wire.url import parse_redis_url
 
-FILES = ["manifest.json", "partitions.arrow", "reports.arrow"]
+FILES = ["manifest.json", "partitions-00.arrow", "reports.arrow"]
 
 SLOTS = np.arange(0, 4_096, 5, dtype=np.uint32)
 

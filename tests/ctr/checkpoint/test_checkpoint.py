@@ -6,14 +6,17 @@ import json
 import os
 import resource
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ctr.checkpoint import ranges
 from ctr.checkpoint.checkpoint import read_checkpoint, restore_checkpoint
 from ctr.checkpoint.writer import draft_checkpoint
 from ctr.errors import ModelError, StoreError
@@ -53,8 +56,11 @@ class TestWrittenThenRestored:
 
     @pytest.mark.parametrize("seed", range(6))
     def test_onto_another_number_of_nodes(
-        self, seed: int, tmp_path: Path, redis_url: str, cluster_url: str
+        self, seed: int, tmp_path: Path, redis_url: str, cluster_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        if seed % 3:  # several are written at a time
+            monkeypatch.setattr(ranges, "_LEAST_BYTES", 100)
+            monkeypatch.setattr(ranges, "cores", lambda: 3)
         rng = np.random.default_rng(seed)
         here, there = (redis_url, cluster_url) if seed % 2 else (cluster_url, redis_url)
         bits, z_bits, n_bits = int(rng.choice([2, 6, 13, 16])), *rng.integers(8, 16, 2).tolist()
@@ -77,7 +83,9 @@ class TestWrittenThenRestored:
             "incarnation": store.incarnation,
         }
         there_before = [store.dumps.take(p) for p in range(store.partitions.count)]
-        assert len(list(checkpoint.dumps())) == sum(bool(d.state or d.applied) for d in there_before)
+        saved = list(chain.from_iterable(checkpoint.ranges()))
+        assert len(checkpoint.ranges()) == (min(3, store.partitions.count) if seed % 3 else 1)
+        assert len(saved) == sum(bool(d.state or d.applied) for d in there_before)
         again = restored(checkpoint, there)
         assert again.incarnation != store.incarnation
         assert content(again) == content(store)
@@ -99,8 +107,7 @@ class TestWrittenThenRestored:
     def test_an_empty_model(self, tmp_path: Path, redis_url: str) -> None:
         store = opened(redis_url)
         write(tmp_path / "c", store)
-        assert not list(read_checkpoint(tmp_path / "c").dumps())
-        assert list(read_checkpoint(tmp_path / "c").dumps()) == []
+        assert list(map(list, read_checkpoint(tmp_path / "c").ranges())) == [[]]
         assert not list(restored(read_checkpoint(tmp_path / "c"), redis_url).scan())
 
     def test_what_the_caller_gives(self, tmp_path: Path, redis_url: str) -> None:
@@ -167,6 +174,38 @@ class TestWrittenThenRestored:
         write(tmp_path / "link", opened(redis_url))
         assert (tmp_path / "link").is_symlink()
         assert read_checkpoint(tmp_path / "real").manifest.position == {"n": 0}
+
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_an_older_one_had_one_file_of_partitions(
+        self, tmp_path: Path, redis_url: str, version: int
+    ) -> None:
+        store = opened(redis_url)
+        train(store, 0)
+        write(tmp_path / "c", store)
+        path = tmp_path / "c" / "manifest.json"
+        (tmp_path / "c" / "partitions-00.arrow").rename(tmp_path / "c" / "partitions.arrow")
+        manifest = json.loads(path.read_bytes()) | {"format_version": version}
+        manifest["files"]["partitions.arrow"] = manifest["files"].pop("partitions-00.arrow")
+        path.write_text(json.dumps(manifest))
+        assert content(restored(read_checkpoint(tmp_path / "c"), redis_url)) == content(store)
+        write(tmp_path / "c", store)  # which replaces it
+        assert sorted(os.listdir(tmp_path / "c")) == FILES
+
+    @pytest.mark.parametrize("at_fault", [0, 1, 2])
+    def test_a_range_that_cannot_be_read_leaves_nothing(
+        self, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, at_fault: int
+    ) -> None:
+        monkeypatch.setattr(ranges, "_LEAST_BYTES", 100)
+        monkeypatch.setattr(ranges, "cores", lambda: 3)
+        store = opened(redis_url)
+        train(store, 0)
+        partition = ranges.ranges_of(store)[at_fault][-1]
+        with closing(store.url.client(store.url.hosts[0], 2.0)) as client:
+            assert client.delete(store.keys.state(partition, 0)) == 1
+        with pytest.raises(StoreError, match="has lost a part"):
+            write(tmp_path / "c", store)
+        assert os.listdir(tmp_path) == []
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("range")]
 
     def test_an_older_one_kept_n_at_the_only_scale_it_had(self, tmp_path: Path, redis_url: str) -> None:
         store = opened(redis_url)

@@ -30,7 +30,7 @@ def edited(**changes: Any) -> Callable[[Path], None]:
 
 
 def cut_short(folder: Path) -> None:
-    os.truncate(folder / "partitions.arrow", (folder / "partitions.arrow").stat().st_size - 1)
+    os.truncate(folder / "partitions-00.arrow", (folder / "partitions-00.arrow").stat().st_size - 1)
 
 
 def flipped(name: str) -> Callable[[Path], None]:
@@ -49,13 +49,16 @@ def flipped(name: str) -> Callable[[Path], None]:
         (lambda c: os.truncate(c / "manifest.json", 40), "manifest.json is torn"),
         (lambda c: (c / "manifest.json").write_text("[]"), "manifest.json is torn"),
         (edited(format="ctr model"), "is a ctr model, not a checkpoint"),
-        (edited(format_version=1), "has format version 1, this program reads version 5"),
-        (edited(files={}), r"manifest.json is damaged \(files.partitions.arrow: Field required"),
+        (edited(format_version=1), "has format version 1, this program reads version 6"),
+        (edited(files={}), r"manifest.json is damaged \(files: has \[\]"),
         (edited(store={"bits": "12"}), r"manifest.json is damaged \(store.bits: "),
         (edited(more=1), r"manifest.json is damaged \(more: "),
-        (lambda c: (c / "partitions.arrow").unlink(), "partitions.arrow: cannot be read"),
-        (cut_short, r"partitions.arrow: is torn \(\d+ bytes instead of \d+\)"),
-        (flipped("partitions.arrow"), r"partitions.arrow: is not the file .* \(SHA-256 \w{12} instead of"),
+        (lambda c: (c / "partitions-00.arrow").unlink(), "partitions-00.arrow: cannot be read"),
+        (cut_short, r"partitions-00.arrow: is torn \(\d+ bytes instead of \d+\)"),
+        (
+            flipped("partitions-00.arrow"),
+            r"partitions-00.arrow: is not the file .* \(SHA-256 \w+ instead",
+        ),
         (flipped("reports.arrow"), "reports.arrow: is not the file"),
     ],
 )

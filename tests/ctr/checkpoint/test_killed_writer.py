@@ -186,7 +186,7 @@ class TestKilledWriter:
         kept = [".d.01234567.partial", ".c.x.01234567.partial", ".c.0123456.partial"]
         for name in [*kept, ".c.01234567.partial"]:
             (tmp_path / name).mkdir()
-            (tmp_path / name / "partitions.arrow").write_bytes(b"")
+            (tmp_path / name / "partitions-00.arrow").write_bytes(b"")
         (tmp_path / ".c.11111111.partial").mkdir()
         (tmp_path / ".c.33333333.partial").write_bytes(b"a file")
         write(tmp_path / "c", opened(redis_url))
