@@ -23,6 +23,10 @@ class Presence:
     provided that everyone who pushes to the model writes to the logs. A slot that is only in a log gets its
     state when that is folded; the bitmap of its string then contains it. If pushes to a partition travel as
     ranges, none of this pays off, and all its slots count as present.
+
+    It does not read the feed (`ctr.ps.feed`), which has every change, while a slot is new only once: two
+    workers with 2**26 slots move 147 bytes per example without a bitmap, 80 with it, and 126 as soon as
+    pushes write the feed, before anybody reads it.
     """
 
     def __init__(self, store: RedisStore) -> None:
