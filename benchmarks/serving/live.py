@@ -39,7 +39,7 @@ def measure(folder: Path) -> None:
             first.append(0, rows[:CHUNK], {})
         words = ("--stream", stream, "--store", store, "--spec", "criteo", "--model", folder / "live.ctr")
         served = _server("--store", store), _server("--model", _frozen(folder))
-        with _command("train", *words), served[0] as live, served[1] as frozen:
+        with _training(store, *words), served[0] as live, served[1] as frozen:
             body = orjson.dumps({"rows": [{k: v for k, v in orjson.loads(rows[0]).items() if k != "label"}]})
             asyncio.run(_load(live, body, WARM_S))
             latencies = {"quiet": _both(live, frozen, body)}
@@ -107,15 +107,23 @@ def _command(*words: object) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def _server(*words: object) -> Iterator[str]:
-    deadline = monotonic() + 60
-    while True:  # until the job is on the board
-        with _command("serve", *words, "--port", 0) as process:
-            assert process.stdout is not None
-            if (address := re.search(r"http://[0-9.:]+", process.stdout.readline())) is not None:
-                yield address[0]
-                return
-        if monotonic() > deadline:
+    with _command("serve", *words, "--port", 0) as process:
+        assert process.stdout is not None
+        if (address := re.search(r"http://[0-9.:]+", process.stdout.readline())) is None:
             sys.exit("the server does not start")
+        yield address[0]
+
+
+@contextmanager
+def _training(store: str, *words: object) -> Iterator[None]:
+    """A job that trains, from when others can follow it."""
+    deadline = monotonic() + 60
+    with _command("train", *words), closing(JobBoard(parse_redis_url(store))) as board:
+        while board.job() is None:
+            if monotonic() > deadline:
+                sys.exit("the job does not start")
+            sleep(0.05)
+        yield
 
 
 @contextmanager

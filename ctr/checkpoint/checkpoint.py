@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import orjson
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ctr.checkpoint.ranges import over_ranges
 from ctr.errors import ModelError, first_problem
@@ -31,8 +32,8 @@ FORMAT_VERSION = 6
 _READABLE = (4, 5, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 
-PARTITIONS = re.compile(r"partitions(-\d{2})?\.arrow")
-"""The names of files with partitions; before version 6, there was one."""
+_ONE_RANGE = "partitions.arrow"
+"""Before version 6, all partitions were in this file."""
 REPORTS = "reports.arrow"
 PARTITION_SCHEMA = pa.schema(
     [
@@ -74,15 +75,16 @@ class FileEntry(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
+def range_files(count: int) -> list[str]:
+    """The names of the files of so many ranges of partitions."""
+    return [f"partitions-{i:02}.arrow" for i in range(count)]
+
+
 def is_file(name: str) -> bool:
     """Whether a checkpoint may have a file of this name."""
-    return name in (MANIFEST, REPORTS) or PARTITIONS.fullmatch(name) is not None
-
-
-def _checked_files(files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-    if REPORTS not in files or len(files) == 1 or not all(map(is_file, files)):
-        raise ValueError(f"has {sorted(files)}")
-    return files
+    return (
+        name in (MANIFEST, REPORTS, _ONE_RANGE) or re.fullmatch(r"partitions-\d{2}\.arrow", name) is not None
+    )
 
 
 class Manifest(BaseModel):
@@ -98,8 +100,17 @@ class Manifest(BaseModel):
     job: dict[str, Any]
     position: dict[str, Any]
     """The chunks that have certainly been trained; partitions may hold later pushes, with their tokens."""
-    files: Annotated[dict[str, FileEntry], AfterValidator(_checked_files)]
+    ranges: int = 1
+    """How many files the partitions are in, by ranges."""
+    files: dict[str, FileEntry]
     """The files beside it, by name."""
+
+    @model_validator(mode="after")
+    def _has_all_files(self) -> Manifest:
+        of_ranges = range_files(self.ranges) if self.format_version >= 6 else [_ONE_RANGE]
+        if sorted(self.files) != sorted([*of_ranges, REPORTS]):
+            raise ValueError(f"files are {', '.join(sorted(self.files)) or 'missing'}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Checkpoint:
             file = pa.ipc.open_file(content)
             for number in range(file.num_record_batches):
                 partition, state, applied = (column[0] for column in file.get_batch(number))
-                yield PartitionDump(partition.as_py(), state.as_buffer().to_pybytes(), dict(applied.as_py()))
+                yield PartitionDump(partition.as_py(), memoryview(state.as_buffer()), dict(applied.as_py()))
 
 
 def read_job(folder: Path) -> dict[str, Any]:
@@ -154,6 +165,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
     """Restore the state and the watermarks into a new model, on any number of nodes.
 
+    Needs memory for three partitions of each range that is restored at the same time.
+
     Do not use the model before this returns, and drop it if this fails. Raises ModelError if the store's
     settings differ from the checkpoint's, and StoreError as `Dumps.restore` does.
     """
@@ -177,11 +190,13 @@ def restore_checkpoint(checkpoint: Checkpoint, store: RedisStore) -> None:
         store.dumps.restore(PartitionDump(partition, b"", {}))
 
 
-def _restore_range(dumps: Dumps, saved: Iterator[PartitionDump]) -> set[int]:
+def _restore_range(dumps: Dumps, saved: Iterator[PartitionDump], stop: Event) -> set[int]:
     """Restore partitions; returns their numbers."""
     restored = set()
     with Prefetch(saved, depth=1) as ahead:  # 0.6 of the time without
         for dump in ahead:
+            if stop.is_set():
+                break
             dumps.restore(dump)
             restored.add(dump.partition)
     return restored
@@ -203,8 +218,8 @@ def _read_manifest(folder: Path) -> Manifest:
         raise ModelError(f"{folder}: is a {kind}, not a checkpoint; give another folder.")
     if version not in _READABLE:
         raise ModelError(
-            f"{folder}: the checkpoint has format version {version}, this program reads version "
-            f"{FORMAT_VERSION}; use the version of ctr that wrote it."
+            f"{folder}: the checkpoint has format version {version}, this program reads "
+            f"{_READABLE[0]} to {FORMAT_VERSION}; use the version of ctr that wrote it."
         )
     try:
         return Manifest.model_validate(manifest)

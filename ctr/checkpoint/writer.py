@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from ctr.checkpoint.checkpoint import (
     Manifest,
     StoreFacts,
     is_file,
+    range_files,
 )
 from ctr.checkpoint.ranges import over_ranges, ranges_of
 from ctr.errors import ModelError
@@ -86,7 +89,8 @@ def draft_checkpoint(
         with _refusals(folder):
             path = draft.enter_context(replace_folder(place, confirm))
             write = partial(_write_range, folder, path, pushed or {})
-            parts = {f"partitions-{i:02}.arrow": each for i, each in enumerate(ranges_of(store))}
+            ranges = ranges_of(store)
+            parts = dict(zip(range_files(len(ranges)), ranges, strict=True))
             over_ranges(store.dumps, write, list(parts.items()))
             with _arrow_file(path / REPORTS, REPORT_SCHEMA) as file:
                 rows = [{"name": name, "report": report} for name, report in reports.items()]
@@ -100,7 +104,7 @@ def draft_checkpoint(
                     entries_of = threads.map(lambda name: _file_entry(path / name), names)
                     files = dict(zip(names, entries_of, strict=True))
                 manifest = Manifest.model_validate(
-                    {"created": created, "store": facts, **entries, "files": files}
+                    {"created": created, "store": facts, **entries, "ranges": len(ranges), "files": files}
                 )
                 text = orjson.dumps(manifest.model_dump(by_alias=True), option=orjson.OPT_INDENT_2)
                 (path / MANIFEST).write_bytes(text)
@@ -111,14 +115,12 @@ def draft_checkpoint(
 
 
 def _write_range(
-    folder: Path, draft: Path, pushed: Mapping[str, int], dumps: Dumps, part: tuple[str, range]
+    folder: Path, draft: Path, pushed: Mapping[str, int], dumps: Dumps, part: tuple[str, range], stop: Event
 ) -> None:
     """Write the file of this name with a range of partitions; raises as `draft_checkpoint` does."""
     name, partitions = part
-    with (
-        _arrow_file(draft / name, PARTITION_SCHEMA) as file,
-        Prefetch(map(dumps.take, partitions), depth=1) as ahead,
-    ):
+    taken = map(dumps.take, takewhile(lambda _: not stop.is_set(), partitions))
+    with _arrow_file(draft / name, PARTITION_SCHEMA) as file, Prefetch(taken, depth=1) as ahead:
         for dump in ahead:
             _require_exactly(folder, dump, pushed)
             if dump.state or dump.applied:

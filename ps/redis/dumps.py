@@ -54,9 +54,14 @@ class Dumps:
         self._reads = reads
         self._writes = writes
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are to read from."""
+        return len(self._writes.fan_out.nodes.primaries())
+
     @contextmanager
     def over_own_connections(self) -> Iterator[Dumps]:
-        """The same partitions, for a thread that does not wait for others. Raises StoreError."""
+        """The same partitions, for a thread that does not wait for others."""
         with closing(self._writes.fan_out.another()) as fan_out:
             model = replace(self._writes, fan_out=fan_out)
             yield Dumps(model, model)

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 from ctr.errors import StoreError
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.link import Link
-from ctr.ps.wire.nodes import connect
+from ctr.ps.wire.nodes import Nodes, connect
 from ctr.ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
 from ctr.ps.wire.replies import ReplyReader, ServerError
 from ctr.ps.wire.url import Address, RedisUrl
@@ -26,13 +26,24 @@ class FanOut:
     """Requests to all nodes of a store, one request at a time: threads wait for each other."""
 
     def __init__(
-        self, url: RedisUrl, keys: Keys, timeout_s: float, patience_s: float, *, replicas: bool = False
+        self,
+        url: RedisUrl,
+        keys: Keys,
+        timeout_s: float,
+        patience_s: float,
+        *,
+        replicas: bool = False,
+        beside: FanOut | None = None,
     ) -> None:
-        """Connect; see `Nodes` for `timeout_s` and `replicas`. Raises StoreError."""
+        """Connect; see `Nodes` for `timeout_s` and `replicas`. Raises StoreError.
+
+        `beside`: use its nodes, and no longer than it does.
+        """
         self.url = url
         self.patience_s = patience_s
         self._timeout_s = timeout_s
-        self.nodes = connect(url, timeout_s, replicas=replicas)
+        self._beside = beside
+        self.nodes: Nodes = connect(url, timeout_s, replicas=replicas) if beside is None else beside.nodes
         self._keys = keys
         self._hash_slots: dict[int, int] = {}
         self._lock = RLock()
@@ -42,8 +53,8 @@ class FanOut:
         """How often a request met a broken connection or a changing cluster."""
 
     def another(self) -> FanOut:
-        """Requests to the primaries over connections of their own. Raises StoreError."""
-        return FanOut(self.url, self._keys, self._timeout_s, self.patience_s)
+        """Requests to the same nodes at the same time as those of this one, until this one is closed."""
+        return FanOut(self.url, self._keys, self._timeout_s, self.patience_s, beside=self)
 
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
         """Call `on_node` for every node with its partitions, in parallel, until all partitions are done.
@@ -98,7 +109,7 @@ class FanOut:
     def require_open(self) -> None:
         """Raise StoreError if it is closed."""
         with self._lock:
-            if self._closed:
+            if self._closed or (self._beside is not None and self._beside._closed):
                 raise StoreError(f"{self.url}: the store is closed.")
 
     def close(self) -> bool:
@@ -108,7 +119,8 @@ class FanOut:
                 return False
             self._closed = True
             self._pool.shutdown()
-            self.nodes.close()
+            if self._beside is None:
+                self.nodes.close()
             return True
 
     def _round(self, partitions: list[int], on_node: OnNode) -> tuple[list[int], Exception | None]:

@@ -60,7 +60,7 @@ class TestWrittenThenRestored:
     ) -> None:
         if seed % 3:  # several are written at a time
             monkeypatch.setattr(ranges, "_LEAST_BYTES", 100)
-            monkeypatch.setattr(ranges, "cores", lambda: 3)
+            monkeypatch.setattr(ranges, "cores", lambda: 6)
         rng = np.random.default_rng(seed)
         here, there = (redis_url, cluster_url) if seed % 2 else (cluster_url, redis_url)
         bits, z_bits, n_bits = int(rng.choice([2, 6, 13, 16])), *rng.integers(8, 16, 2).tolist()
@@ -84,7 +84,7 @@ class TestWrittenThenRestored:
         }
         there_before = [store.dumps.take(p) for p in range(store.partitions.count)]
         saved = list(chain.from_iterable(checkpoint.ranges()))
-        assert len(checkpoint.ranges()) == (min(3, store.partitions.count) if seed % 3 else 1)
+        assert len(checkpoint.ranges()) == (min(3, 2 * store.dumps.nodes) if seed % 3 else 1)
         assert len(saved) == sum(bool(d.state or d.applied) for d in there_before)
         again = restored(checkpoint, there)
         assert again.incarnation != store.incarnation
@@ -186,17 +186,20 @@ class TestWrittenThenRestored:
         (tmp_path / "c" / "partitions-00.arrow").rename(tmp_path / "c" / "partitions.arrow")
         manifest = json.loads(path.read_bytes()) | {"format_version": version}
         manifest["files"]["partitions.arrow"] = manifest["files"].pop("partitions-00.arrow")
+        assert manifest.pop("ranges") == 1
+        if version == 4:  # it kept n at the only scale that there was
+            assert manifest["store"].pop("n_bits") == 8
         path.write_text(json.dumps(manifest))
         assert content(restored(read_checkpoint(tmp_path / "c"), redis_url)) == content(store)
         write(tmp_path / "c", store)  # which replaces it
         assert sorted(os.listdir(tmp_path / "c")) == FILES
 
-    @pytest.mark.parametrize("at_fault", [0, 1, 2])
+    @pytest.mark.parametrize("at_fault", [0, 1])
     def test_a_range_that_cannot_be_read_leaves_nothing(
         self, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, at_fault: int
     ) -> None:
         monkeypatch.setattr(ranges, "_LEAST_BYTES", 100)
-        monkeypatch.setattr(ranges, "cores", lambda: 3)
+        monkeypatch.setattr(ranges, "cores", lambda: 6)
         store = opened(redis_url)
         train(store, 0)
         partition = ranges.ranges_of(store)[at_fault][-1]
@@ -206,18 +209,6 @@ class TestWrittenThenRestored:
             write(tmp_path / "c", store)
         assert os.listdir(tmp_path) == []
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("range")]
-
-    def test_an_older_one_kept_n_at_the_only_scale_it_had(self, tmp_path: Path, redis_url: str) -> None:
-        store = opened(redis_url)
-        train(store, 0)
-        write(tmp_path / "c", store)
-        path = tmp_path / "c" / "manifest.json"
-        manifest = json.loads(path.read_bytes()) | {"format_version": 4}
-        assert manifest["store"].pop("n_bits") == 8
-        path.write_text(json.dumps(manifest))
-        found = read_checkpoint(tmp_path / "c")
-        store.drop()
-        assert restored(found, redis_url).pull(SLOTS).tolist() == [[1, 2]] * SLOTS.size
 
     @pytest.mark.parametrize(
         ("bits", "scales", "told"),
