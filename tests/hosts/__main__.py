@@ -75,7 +75,10 @@ SCENARIOS = (
     Scenario("20 ms", Conditions(every(range(HOSTS), Line(delay_s=0.01))), asked="nothing is asked"),
     Scenario("slow host", Conditions(every(range(HOSTS), NEAR, {WORKERS[0]: Line(delay_s=0.01, bit_s=1e8)}))),
     Scenario(
-        "2% loss", Conditions(every(range(HOSTS), Line(0.0005, 1e9, 0.02))), small_packets=tuple(range(HOSTS))
+        "2% loss",
+        Conditions(every(range(HOSTS), Line(0.0005, 1e9, 0.02))),
+        small_packets=tuple(range(HOSTS)),
+        asked="nothing is asked",
     ),
     Scenario("server cut off", _ALL_NEAR, replicas=1, cut=_apart(SERVERS[0])),
     Scenario("server mute", _ALL_NEAR, replicas=1, cut=_mute(SERVERS[0])),
