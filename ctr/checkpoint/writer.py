@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -99,10 +99,7 @@ def draft_checkpoint(
         def commit() -> None:
             with _refusals(folder), draft:
                 # Hashed here, not while writing, which would pause training for twice as long.
-                with Threads(cores(), "file") as threads:
-                    names = [*parts, REPORTS]
-                    entries_of = threads.map(lambda name: _file_entry(path / name), names)
-                    files = dict(zip(names, entries_of, strict=True))
+                files = _file_entries(path, [*parts, REPORTS])
                 manifest = Manifest.model_validate(
                     {"created": created, "store": facts, **entries, "ranges": len(ranges), "files": files}
                 )
@@ -232,5 +229,12 @@ def _batch(dump: PartitionDump) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=PARTITION_SCHEMA)
 
 
-def _file_entry(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+def _file_entries(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """What the manifest says of these files."""
+
+    def entry(name: str) -> dict[str, Any]:
+        path = folder / name
+        return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+    with Threads(cores(), "file") as threads:
+        return dict(zip(names, threads.map(entry, names), strict=True))
