@@ -100,16 +100,18 @@ class Manifest(BaseModel):
     job: dict[str, Any]
     position: dict[str, Any]
     """The chunks that have certainly been trained; partitions may hold later pushes, with their tokens."""
-    ranges: int = 1
+    ranges: Annotated[int, Field(ge=1, le=100)] = 1
     """How many files the partitions are in, by ranges."""
     files: dict[str, FileEntry]
     """The files beside it, by name."""
 
     @model_validator(mode="after")
     def _has_all_files(self) -> Manifest:
-        of_ranges = range_files(self.ranges) if self.format_version >= 6 else [_ONE_RANGE]
-        if sorted(self.files) != sorted([*of_ranges, REPORTS]):
-            raise ValueError(f"files are {', '.join(sorted(self.files)) or 'missing'}")
+        needed = [*(range_files(self.ranges) if self.format_version >= 6 else [_ONE_RANGE]), REPORTS]
+        if sorted(self.files) != needed:
+            raise ValueError(
+                f"it names {', '.join(sorted(self.files)) or 'no files'}, not {', '.join(needed)}"
+            )
         return self
 
 
