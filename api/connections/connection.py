@@ -34,7 +34,7 @@ answered, and the answers announce that the connection closes. Then a connection
 request has arrived, which is checked again after the second time."""
 
 MOST_HEADER_BYTES = 64 << 10
-"""A request with a longer header is refused."""
+"""A header of which more than this has arrived is refused, unless it has ended."""
 
 CLOSE = (b"connection", b"close")
 """The header of all answers once the server stops."""

@@ -22,7 +22,7 @@ from ctr.ps.redis.pulls import PulledState, Pulls
 from ctr.ps.redis.pushes import Pushes
 from ctr.ps.redis.replication import Replicas
 from ctr.ps.store import GapError, Token, check_delta, check_slots
-from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl
+from ctr.ps.wire import PATIENCE_S, FanOut, Keys, RedisUrl, connect
 
 _WIDTH = 2
 _SCANNED_SLOTS = 1 << 20  # in one block of `scan`
@@ -91,8 +91,9 @@ class RedisStore:
         self.saturations = Saturations()
         """Counted over all pushes and calls of `increments` so far."""
         self._counting = Lock()
-        self._reads = FanOut(url, self.keys, timeout_s, patience_s, replicas=from_replicas)
-        self._writes = FanOut(url, self.keys, timeout_s, patience_s)
+        reading = connect(url, timeout_s, replicas=from_replicas)
+        self._reads = FanOut(reading, self.keys, patience_s)
+        self._writes = FanOut(connect(url, timeout_s), self.keys, patience_s)
         try:
             incarnation, self.layout = open_model(
                 self._reads.nodes,

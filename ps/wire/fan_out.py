@@ -11,10 +11,10 @@ from redis.crc import key_slot
 from ctr.errors import StoreError
 from ctr.ps.wire.keys import Keys
 from ctr.ps.wire.link import Link
-from ctr.ps.wire.nodes import Nodes, connect
+from ctr.ps.wire.nodes import Nodes
 from ctr.ps.wire.patience import BROKEN, TROUBLE, patiently, require_passing
 from ctr.ps.wire.replies import ReplyReader, ServerError
-from ctr.ps.wire.url import Address, RedisUrl
+from ctr.ps.wire.url import Address
 
 _CHANGING = ServerError("TRYAGAIN the cluster is changing")
 
@@ -25,25 +25,12 @@ OnNode = Callable[[Link, Sequence[int]], list[int]]
 class FanOut:
     """Requests to all nodes of a store, one request at a time: threads wait for each other."""
 
-    def __init__(
-        self,
-        url: RedisUrl,
-        keys: Keys,
-        timeout_s: float,
-        patience_s: float,
-        *,
-        replicas: bool = False,
-        beside: FanOut | None = None,
-    ) -> None:
-        """Connect; see `Nodes` for `timeout_s` and `replicas`. Raises StoreError.
-
-        `beside`: use its nodes, and no longer than it does.
-        """
-        self.url = url
+    def __init__(self, nodes: Nodes, keys: Keys, patience_s: float, beside: FanOut | None = None) -> None:
+        """`nodes` are closed with it, unless they are those of another one, `beside` which it is used."""
+        self.url = nodes.url
         self.patience_s = patience_s
-        self._timeout_s = timeout_s
+        self.nodes = nodes
         self._beside = beside
-        self.nodes: Nodes = connect(url, timeout_s, replicas=replicas) if beside is None else beside.nodes
         self._keys = keys
         self._hash_slots: dict[int, int] = {}
         self._lock = RLock()
@@ -54,7 +41,7 @@ class FanOut:
 
     def another(self) -> FanOut:
         """Requests to the same nodes at the same time as those of this one, until this one is closed."""
-        return FanOut(self.url, self._keys, self._timeout_s, self.patience_s, beside=self)
+        return FanOut(self.nodes, self._keys, self.patience_s, self)
 
     def everywhere(self, partitions: list[int], on_node: OnNode) -> None:
         """Call `on_node` for every node with its partitions, in parallel, until all partitions are done.
